@@ -1,0 +1,78 @@
+"""From chat turns to tokens: the training prompt is, token for token, the inference prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ryarn.errors import UserError
+from ryarn.records import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+THINKING = False
+"""What templates with a thinking mode (Qwen3, SmolLM3) read as `enable_thinking`."""
+
+
+def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> str:
+    """The text a model is given: the chat turns and the opening of its own turn.
+
+    Raises:
+        UserError: The tokenizer has no chat template.
+    """
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"tokenizer {tokenizer.name_or_path!r} has no chat template: use an instruct model, "
+            "or set tokenizer.chat_template"
+        )
+    text = tokenizer.apply_chat_template(
+        list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=THINKING
+    )
+    assert isinstance(text, str)
+    return text
+
+
+def prompt_ids(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message]) -> list[int]:
+    """Token ids of the rendered prompt; the template writes the special tokens, none are added."""
+    ids: list[int] = tokenizer(render_prompt(tokenizer, messages), add_special_tokens=False)[
+        "input_ids"
+    ]
+    return ids
+
+
+def completion_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of a training target: the answer, then the token that ends the model's turn.
+
+    Tokenized apart from the prompt, as generation sees it: the prompt's last token and the answer's
+    first can't merge.
+
+    Raises:
+        UserError: Neither the chat template nor the tokenizer says how a turn ends.
+    """
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return [*ids, end_of_turn(tokenizer)]
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Id of the token with which the chat template closes an assistant turn.
+
+    It is not always the tokenizer's `eos_token`; a model trained to end with another token than
+    the one its template writes runs on at inference.
+
+    Raises:
+        UserError: Neither the chat template nor the tokenizer says how a turn ends.
+    """
+    probe = "\u2603"
+    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}]
+    text = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=THINKING)
+    assert isinstance(text, str)
+    tail = tokenizer(text.rpartition(probe)[2].strip(), add_special_tokens=False)["input_ids"]
+    if tail and tail[0] in tokenizer.all_special_ids:
+        return int(tail[0])
+    if tokenizer.eos_token_id is None:
+        raise UserError(
+            f"tokenizer {tokenizer.name_or_path!r} has no eos_token and its chat template ends a "
+            "turn with no special token: set tokenizer.eos_token"
+        )
+    return int(tokenizer.eos_token_id)

@@ -1,0 +1,130 @@
+"""Samplers of training positions: where in 0..span-1 a row's tokens stand (paper, section 2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ryarn.errors import UserError
+
+
+class Sampler(Protocol):
+    """Gives each token of a row its position; token order is kept."""
+
+    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw positions.
+
+        Args:
+            length: Tokens in the row, at least 1.
+            span: Positions are taken from 0..span-1; at least `length`, up to 2**31.
+            rng: Where the randomness comes from; see `ryarn.draws.generator`.
+
+        Returns:
+            Strictly increasing int64 positions, shape [length].
+
+        Raises:
+            UserError: `length` is below 1 or above `span`.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Contiguous:
+    """Ordinary positions 0..length-1, whatever the span; draws nothing."""
+
+    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """See `Sampler`."""
+        _check(length, span)
+        return np.arange(length, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class UniformSubset:
+    """Randomized positional encoding: every `length`-subset of 0..span-1 is equally likely, sorted.
+
+    Source: Ruoss et al. 2023, "Randomized Positional Encodings Boost Length Generalization of
+    Transformers"; paper, section 2.2. They count from 1, we from 0: RoPE is relative, so it is the
+    same method.
+    """
+
+    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """See `Sampler`; time O(length log length), memory O(length) for every span."""
+        _check(length, span)
+        return _subset(length, span, rng)
+
+
+@dataclass(frozen=True)
+class SkipWise:
+    """PoSE: a row cut into chunks, each moved right by a random non-negative skip.
+
+    Positions rise by one inside a chunk. The chunk borders are a uniform random choice of
+    `chunks - 1` of the `length - 1` gaps between tokens. The chunks' offsets (cumulative skips)
+    0 <= o_1 <= ... <= o_N <= span - length are a uniform random multiset, so every legal set of
+    skips is equally likely, every start from 0 to span - length is reachable and the last position
+    is at most span - 1. A row shorter than `chunks` tokens has one token a chunk; then this is
+    `UniformSubset`.
+
+    It differs from PoSE as published. There the first chunk always starts at 0 and each offset is
+    drawn greedily, uniformly from the previous one up to the end, so with more than two chunks the
+    early ones take most of the room; the reference code places its one border in the first half of
+    the row, and also drops a stretch of text between the chunks, where here every token is kept.
+
+    Source: Zhu et al. 2024, "PoSE: Efficient Context Window Extension of LLMs via Positional
+    Skip-wise Training"; paper, appendix B.
+
+    Attributes:
+        chunks: N, how many chunks a row is cut into.
+
+    Raises:
+        UserError: `chunks` is below 1.
+    """
+
+    chunks: int = 2
+
+    def __post_init__(self) -> None:
+        if self.chunks < 1:
+            raise UserError(f"chunks = {self.chunks}: a row has at least 1 chunk")
+
+    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """See `Sampler`; time and memory O(length) for every span."""
+        _check(length, span)
+        chunks = min(self.chunks, length)
+        borders = 1 + _subset(chunks - 1, length - 1, rng)
+        # Stars and bars: a sorted multiset of N values out of 0..room is an N-subset of a range
+        # that is N - 1 longer, with 0..N-1 taken off.
+        room = span - length
+        offsets = _subset(chunks, room + chunks, rng) - np.arange(chunks)
+        sizes = np.diff(borders, prepend=0, append=length)
+        return np.arange(length, dtype=np.int64) + np.repeat(offsets, sizes)
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "contiguous": Contiguous,
+    "uniform-subset": UniformSubset,
+    "skip-wise": SkipWise,
+}
+"""Name to sampler class; called without arguments, each gives the paper's setting."""
+
+
+def _subset(size: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Uniform random `size`-subset of range(span), sorted, shape [size]."""
+    if size == 0:  # NumPy refuses an empty population even then
+        return np.empty(0, dtype=np.int64)
+    # NumPy takes Floyd's algorithm (a hash set of at most 2.4 * size), or a tail shuffle where the
+    # span is below 20 * size: both exact, both O(size). `shuffle=False`: the order is sorted away.
+    chosen = rng.choice(span, size=size, replace=False, shuffle=False)
+    chosen.sort()
+    return chosen.astype(np.int64, copy=False)
+
+
+def _check(length: int, span: int) -> None:
+    if length < 1:
+        raise UserError(f"length = {length}: a row to place has at least 1 token")
+    if length > span:
+        raise UserError(
+            f"length = {length} does not fit into span = {span}: raise the span to at least "
+            f"{length} or shorten the row"
+        )
