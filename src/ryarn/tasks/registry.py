@@ -1,0 +1,43 @@
+"""The tasks by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from ryarn.errors import UserError
+from ryarn.tasks import Task
+from ryarn.tasks.babilong import Babilong, BabilongConfig
+from ryarn.tasks.jsonl import Jsonl, JsonlConfig
+
+TaskConfig = Annotated[BabilongConfig | JsonlConfig, Field(discriminator="task")]
+"""A recipe's data section: its `task` says which."""
+
+CONFIGS: dict[str, type[BabilongConfig] | type[JsonlConfig]] = {
+    "babilong": BabilongConfig,
+    "jsonl": JsonlConfig,
+}
+TASKS: dict[str, Callable[[Any], Task]] = {"babilong": Babilong, "jsonl": Jsonl}
+"""Name, as in a config's `task`, to the class that takes that config."""
+
+
+def make_task(config: TaskConfig) -> Task:
+    """The task that a config describes.
+
+    Raises:
+        UserError: No task has that name (only a config that was not validated can say so).
+    """
+    check_name(config.task)
+    return TASKS[config.task](config)
+
+
+def check_name(name: str) -> None:
+    """See that there is such a task.
+
+    Raises:
+        UserError: There is none.
+    """
+    if name not in TASKS:
+        raise UserError(f"task = {name!r} is unknown: known tasks are {', '.join(TASKS)}")
