@@ -1,0 +1,208 @@
+"""Figures; the only file that imports matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from ryarn.tables import bin_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ryarn.preview import Preview
+    from ryarn.results import Method, Report
+
+COLOURS = {
+    "randomized-yarn": "#0072B2",
+    "trained-yarn": "#D55E00",
+    "lora": "#009E73",
+    "pose": "#CC79A7",
+    "rpe": "#E69F00",
+    "zero-shot": "#767676",
+    "zero-shot+yarn": "#56B4E9",
+}
+"""Okabe and Ito's colours for the colour-blind; a method keeps its colour in every figure."""
+SPARE = ["#000000", "#882255", "#44AA99", "#999933", "#332288", *COLOURS.values()]
+MARKERS = dict(zip(COLOURS, "osXD^vP", strict=True))
+GAP = 0.055
+"""Least distance of two labels, in units of the score axis."""
+
+
+def colours(labels: Sequence[str]) -> dict[str, str]:
+    """A colour for each label: the method's own where the label is a method's name."""
+    spare = iter([c for c in SPARE if c not in {COLOURS.get(label) for label in labels}])
+    return {label: COLOURS.get(label) or next(spare, "#000000") for label in labels}
+
+
+def score_by_length(report: Report) -> Figure:
+    """Score against length on a log axis, a line for each method with its 95% intervals.
+
+    Bins up to the training length are shaded; the training length and, where it is near, the
+    original length are marked.
+    """
+    with mpl.rc_context({"font.size": 10, "svg.hashsalt": "ryarn"}):
+        figure = Figure(figsize=(8.4, 4.8), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        _axes(axes, report)
+        colour = colours([method.label for method in report.methods])
+        ends = []
+        for number, method in enumerate(report.methods):
+            shift = 1.016 ** (number - (len(report.methods) - 1) / 2)
+            end = _line(axes, report, method, colour[method.label], shift)
+            if end is not None:
+                ends.append((end, method.label, colour[method.label]))
+        _label_ends(axes, ends)
+        axes.set_title(
+            f"{report.task}: {report.rule} by length, with 95% intervals", loc="left", fontsize=11
+        )
+    return figure
+
+
+def as_svg(figure: Figure) -> str:
+    """The figure as an `<svg>` element, text as shapes: no font is needed to show it."""
+    buffer = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "ryarn", "svg.fonttype": "path"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]
+
+
+def position(report: Report, bin_: int) -> float:
+    """Where a bin stands on the log axis; a bin of 0 (no background) left of the first other."""
+    return bin_ if bin_ > 0 else min((b for b in report.bins if b > 0), default=2) / 2
+
+
+def spread(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Heights for labels: as near to the wanted ones as a least gap and both ends allow."""
+    order = sorted(range(len(heights)), key=lambda i: heights[i])
+    placed = list(heights)
+    floor = low
+    for i in order:
+        placed[i] = floor = max(placed[i], floor)
+        floor += gap
+    ceiling = high
+    for i in reversed(order):
+        placed[i] = ceiling = min(placed[i], ceiling)
+        ceiling -= gap
+    return placed
+
+
+def _axes(axes: Axes, report: Report) -> None:
+    places = [position(report, b) for b in report.bins]
+    low, high = min(places) / 1.3, max(places) * 1.3
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(-0.03, 1.12)
+    marks = [(report.train_length, "training length")]
+    if report.original_length:
+        marks.append((report.original_length, "L_pre"))
+    far = ""
+    for length, name in marks:
+        if length > 2.2 * max(places) or length < min(places) / 2.2:
+            far += f"; {name} {bin_label(length)} lies outside"
+            continue
+        low, high = min(low, length / 1.3), max(high, length * 1.3)
+        style = "--" if name == "training length" else ":"
+        axes.axvline(length, color="#555555", linestyle=style, linewidth=1.1, zorder=1)
+        # Two marks at one place would overprint: the second is written a line lower.
+        y = 1.075 if name == "training length" else 1.03
+        axes.annotate(
+            f" {name} {bin_label(length)}", (length, y), fontsize=8.5, color="#444444", va="center"
+        )
+    axes.set_xlim(low, high)
+    if low < report.train_length:
+        axes.axvspan(low, min(report.train_length, high), color="#f2f2f2", zorder=0)
+    axes.set_xticks(places, [bin_label(b) for b in report.bins])
+    axes.minorticks_off()
+    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.grid(axis="y", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlabel(f"length of a row in tokens (log scale; shaded: in-distribution{far})")
+    axes.set_ylabel(f"score ({report.rule})")
+
+
+def _line(
+    axes: Axes, report: Report, method: Method, colour: str, shift: float
+) -> tuple[float, float] | None:
+    """Draw one method and return where its line ends; bins without a score are gaps."""
+    cells = [cell for cell in method.cells if cell.score.mean is not None]
+    if not cells:
+        return None
+    x = [position(report, cell.bin) * shift for cell in cells]
+    y = [cell.score.mean or 0.0 for cell in cells]
+    axes.plot(
+        x,
+        y,
+        color=colour,
+        marker=MARKERS.get(method.label, "o"),
+        markersize=5.5,
+        linewidth=1.9,
+        label=method.label,
+        zorder=3,
+    )
+    for place, mean, cell in zip(x, y, cells, strict=True):
+        low, high = cell.score.low, cell.score.high
+        if low is not None and high is not None:
+            error = [[max(0.0, mean - low)], [max(0.0, high - mean)]]
+            axes.errorbar(
+                place, mean, error, color=colour, capsize=2.5, elinewidth=1, alpha=0.75, zorder=2
+            )
+    return x[-1], y[-1]
+
+
+def _label_ends(axes: Axes, ends: Sequence[tuple[tuple[float, float], str, str]]) -> None:
+    """Write each method's name at the right edge, joined to its line's end."""
+    right = axes.get_xlim()[1]
+    heights = spread([end[1] for end, _, _ in ends], GAP, 0.0, 1.0)
+    for (end, label, colour), height in zip(ends, heights, strict=True):
+        axes.annotate(
+            label,
+            xy=end,
+            xytext=(right * 1.04, height),
+            color=colour,
+            fontsize=9.5,
+            va="center",
+            annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "alpha": 0.6},
+        )
+
+
+def plot_positions(rows: Sequence[Preview], path: Path) -> None:
+    """Draw where the tokens of one row lie in each epoch (the paper's figure 1) into a PNG.
+
+    Args:
+        rows: The epochs, see `ryarn.preview`.
+        path: File to write.
+    """
+    height = 1.3 + 0.42 * len(rows)
+    figure = Figure(figsize=(8.4, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.eventplot(
+        [row.positions for row in rows],
+        lineoffsets=[row.epoch for row in rows],
+        linelengths=0.7,
+        linewidths=0.5,
+        colors=COLOURS["randomized-yarn"],
+    )
+    for row in rows:
+        axes.plot([row.span] * 2, [row.epoch - 0.42, row.epoch + 0.42], color="#D55E00", lw=2)
+    axes.set_yticks([row.epoch for row in rows], [f"epoch {row.epoch}" for row in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    length = len(rows[0].positions)
+    axes.set_xlabel(f"position of each of the {length} tokens; the bar is the span $L_t$")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=160)
