@@ -1,0 +1,110 @@
+"""The trainer callback: self-test first, then progress to the curriculum, statistics to the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ryarn.contract import make_contract
+from ryarn.errors import UserError
+
+if TYPE_CHECKING:
+    from ryarn.rope import Extension
+
+_ENOUGH = 32
+"""Documents to have seen at a span before their share that does not fit it means something."""
+
+
+class ExtensionCallback(TrainerCallback):
+    """Carries an extension through a `transformers.Trainer` or any trainer built on it.
+
+    The step comes from the trainer's own state, so a resumed run draws what the uninterrupted one
+    would have drawn. Every checkpoint, and the output folder at the end, gets the RoPE contract.
+
+    Raises:
+        SelfTestError: At the start, if the model does not do what the method needs.
+        UserError: While training, when most documents are longer than the span and so keep
+            contiguous positions: the method would silently be another one.
+    """
+
+    def __init__(self, extension: Extension) -> None:
+        self.extension = extension
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Run the self-test on the model as the trainer has prepared it."""
+        self.extension.verify()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Tell the curriculum which optimizer step comes next."""
+        self.extension.set_progress(state.global_step, state.max_steps)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop when most documents don't fit the span."""
+        stats = self.extension.stats
+        if not stats.documents:
+            return
+        documents, contiguous = self._seen.get(stats.span, (0, 0))
+        documents, contiguous = documents + stats.documents, contiguous + stats.contiguous
+        self._seen[stats.span] = documents, contiguous
+        if documents >= _ENOUGH and 2 * contiguous > documents:
+            raise UserError(
+                f"{contiguous} of {documents} documents are longer than the span {stats.span} and "
+                "keep contiguous positions: raise method.spans or shorten the rows"
+            )
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Put the last step's draws beside its loss, for every logger that comes after."""
+        stats = self.extension.stats
+        if logs is None or "loss" not in logs or not stats.documents:
+            return
+        drawn = {
+            "positions/span": stats.span,
+            "positions/max": stats.max_position,
+            "positions/mean_stretch": round(stats.mean_stretch, 3),
+            "positions/documents": stats.documents,
+            "positions/contiguous_documents": stats.contiguous,
+        }
+        logs.update(drawn)
+        state.log_history[-1].update(drawn)
+
+    def on_save(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Lay the RoPE contract into the checkpoint."""
+        self._write(model, Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", state)
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Lay the RoPE contract where the trainer saves the final adapter by default."""
+        self._write(model, Path(str(args.output_dir)), state)
+
+    def _write(self, model: Any, folder: Path, state: TrainerState) -> None:
+        if state.is_world_process_zero and folder.is_dir():
+            make_contract(model, self.extension.rope_map, self.extension.method).save(folder)

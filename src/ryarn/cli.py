@@ -1,0 +1,162 @@
+"""The command line: parse, load the config, call one stage. Nothing heavy is imported before."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ryarn.errors import UserError
+
+app = typer.Typer(
+    help="Randomized YaRN: teach a language model to reason over long contexts from short rows.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a YAML file.", metavar="RECIPE.yaml")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Changes to it, e.g. train.epochs=1", metavar="[KEY=VALUE ...]"),
+]
+
+
+@app.command()
+def train(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint of the run folder.")
+    ] = False,
+) -> None:
+    """Train a LoRA adapter on short rows, under one method.
+
+    Example: ryarn train recipes/smollm2-babilong.yaml method.name=lora output=runs/lora
+    """
+    from ryarn.recipe import load_recipe
+
+    checked = load_recipe(recipe, overrides or [])
+    from ryarn.train import train as run
+
+    adapter = run(checked, resume=resume)
+    typer.echo(f"adapter in {adapter}; next: ryarn evaluate with the same recipe and overrides")
+
+
+@app.command()
+def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
+    """Answer and score the recipe's evaluation rows; a killed run goes on where it was.
+
+    Example: ryarn evaluate recipes/smollm2-babilong.yaml method.name=lora output=runs/lora
+    """
+    from ryarn.recipe import load_recipe
+
+    checked = load_recipe(recipe, overrides or [])
+    from ryarn.evaluate import evaluate as run
+
+    run(checked)
+    typer.echo(f"scores in {checked.output}; next: ryarn report {checked.output}")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders to set side by side.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
+    reference: Annotated[
+        str | None,
+        typer.Option(
+            help="Method that the others are tested against [randomized-yarn, or the last]."
+        ),
+    ] = None,
+) -> None:
+    """Compare evaluated runs: tables, tests, a figure and one HTML page.
+
+    Example: ryarn report runs/lora runs/trained-yarn runs/randomized-yarn --out report
+    """
+    from rich.console import Console
+
+    from ryarn.report import report as run
+    from ryarn.tables import terminal
+
+    console = Console()
+    for table in terminal(run(runs, out, reference)):
+        console.print(table)
+    typer.echo(f"report in {out}; open {out / 'report.html'}")
+
+
+@app.command()
+def data(
+    task: Annotated[str, typer.Argument(help="babilong or jsonl.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="The task's settings, e.g. lengths=[512,1024]", metavar="KEY=VALUE ..."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="JSONL file to write.")] = Path("rows.jsonl"),
+    model: Annotated[
+        str, typer.Option(help="Model whose tokenizer counts the tokens.")
+    ] = "smollm2",
+    split: Annotated[str, typer.Option(help="train, held-out or test.")] = "train",
+) -> None:
+    """Write a task's rows to JSONL, in TRL's prompt-completion format.
+
+    Example: ryarn data babilong questions=[qa3] lengths=[1024,4096] rows=100 --split test
+    """
+    from ryarn.data import task_config, write_rows
+
+    config = task_config(task, settings or [])
+    from ryarn.models import load_tokenizer
+    from ryarn.recipe import ModelConfig
+
+    summary = write_rows(config, load_tokenizer(ModelConfig(name=model)), split, out)
+    for bin_, rows in summary.bins.items():
+        typer.echo(
+            f"bin {bin_}: {rows.rows} rows of {rows.sources} stories, "
+            f"{rows.shortest} to {rows.longest} tokens"
+        )
+    typer.echo(f"{summary.rows} rows in {summary.path}")
+
+
+@app.command()
+def positions(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens of the row [the recipe's train.max_length].")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Draw a PNG (the paper's figure 1), too.")
+    ] = None,
+) -> None:
+    """Show what a method and its curriculum do to the positions of one row.
+
+    Example: ryarn positions recipes/smollm2-babilong.yaml --out positions.png
+    """
+    from ryarn.preview import preview, to_text
+    from ryarn.recipe import load_recipe, recipe_method
+
+    checked = load_recipe(recipe, overrides or [])
+    rows = preview(
+        recipe_method(checked.method), length or checked.train.max_length, seed=checked.seed
+    )
+    typer.echo(to_text(rows))
+    if out is not None:
+        from ryarn.plots import plot_positions
+
+        plot_positions(rows, out)
+        typer.echo(f"figure in {out}")
+
+
+def main() -> None:
+    """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    # The libraries' notes to each other about names that will go.
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"ryarn: {error}", err=True)
+        sys.exit(2)

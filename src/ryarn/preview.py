@@ -1,0 +1,73 @@
+"""What a method and its curriculum do to the positions of one row, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ryarn.curriculum import Curriculum
+from ryarn.draws import generator
+from ryarn.errors import UserError
+from ryarn.method import Method
+
+
+@dataclass(frozen=True)
+class Preview:
+    """One row's positions in one epoch.
+
+    Attributes:
+        epoch: From 1, as the paper's L_t counts.
+        span: L_t; the row's own length where nothing is drawn.
+        positions: Position of each token, int64, shape [length].
+    """
+
+    epoch: int
+    span: int
+    positions: NDArray[np.int64]
+
+
+def preview(method: Method, length: int, seed: int = 0) -> list[Preview]:
+    """Draw one row's positions once for each span of the curriculum.
+
+    Args:
+        method: Any of the seven.
+        length: Tokens of the row.
+        seed: The run's seed.
+
+    Raises:
+        UserError: The row is longer than the first span.
+    """
+    spans = (method.curriculum or Curriculum((length,))).spans
+    if length > spans[0]:
+        raise UserError(
+            f"--length {length} is longer than the first span {spans[0]}: such a row keeps "
+            "contiguous positions; give a shorter one"
+        )
+    return [
+        Preview(epoch, span, method.sampler(length, span, generator(seed, epoch, 0)))
+        for epoch, span in enumerate(spans, start=1)
+    ]
+
+
+def to_text(rows: Sequence[Preview], width: int = 64) -> str:
+    """A line a span: the first positions in numbers, and all of them as marks over the last span.
+
+    The mark of a column grows with the share of its positions that a token took: `. : | #`.
+    """
+    last = max(row.span for row in rows)
+    lines = [f"{'epoch':>5} {'span':>8}  0{' ' * (width - 2)}{last - 1}"]
+    for row in rows:
+        counts, _ = np.histogram(row.positions, bins=width, range=(0, last))
+        share = counts / (last / width)
+        marks = "".join(" .:|#"[int(np.ceil(4 * min(1.0, part)))] for part in share)
+        lines.append(f"{row.epoch:>5} {row.span:>8}  {marks}")
+    lines.append("")
+    for row in rows:
+        head = " ".join(str(position) for position in row.positions[:8])
+        rest = len(row.positions) - 8
+        tail = f" ... {row.positions[-1]} ({len(row.positions)} tokens)" if rest > 0 else ""
+        lines.append(f"{row.epoch:>5} {row.span:>8}  {head}{tail}")
+    return "\n".join(lines)

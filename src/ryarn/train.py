@@ -1,0 +1,255 @@
+"""`ryarn train`: LoRA fine-tuning on short rows with TRL, under a method (paper, appendix B.2)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ryarn.chat import completion_ids, prompt_ids
+from ryarn.errors import UserError
+from ryarn.method import Method
+from ryarn.recipe import Recipe, TrainConfig, recipe_method
+from ryarn.records import Example
+from ryarn.runs import (
+    ADAPTER,
+    CHECKPOINTS,
+    LOG,
+    RUN,
+    check_folder,
+    read_json,
+    save_recipe,
+    write_json,
+)
+from ryarn.tasks.registry import make_task
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tokenized rows.
+
+    Attributes:
+        rows: One dict a row: `id`, `input_ids`, `labels` (-100 on the prompt).
+        dropped: How many did not fit `max_length`.
+        fingerprint: SHA-256 over ids and tokens, in order.
+    """
+
+    rows: list[dict[str, Any]]
+    dropped: int
+    fingerprint: str
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each row."""
+        return [len(row["input_ids"]) for row in self.rows]
+
+
+def encode(examples: Iterable[Example], tokenizer: Any, max_length: int) -> Rows:
+    """Turn examples into tokens and labels; a row that does not fit is dropped, never cut.
+
+    Args:
+        examples: The task's examples.
+        tokenizer: The model's tokenizer, with a chat template.
+        max_length: Longest row in tokens.
+    """
+    rows, dropped, digest = [], 0, hashlib.sha256()
+    for example in examples:
+        prompt = prompt_ids(tokenizer, example.prompt)
+        completion = completion_ids(tokenizer, example.completion)
+        if len(prompt) + len(completion) > max_length:
+            dropped += 1
+            continue
+        tokens = prompt + completion
+        labels = [-100] * len(prompt) + completion
+        rows.append({"id": example.id, "input_ids": tokens, "labels": labels})
+        digest.update(f"{example.id} {tokens}\n".encode())
+    return Rows(rows, dropped, digest.hexdigest())
+
+
+def train(recipe: Recipe, *, resume: bool = False) -> Path:
+    """Train one adapter.
+
+    Args:
+        recipe: What to train; everything goes into the folder `recipe.output`.
+        resume: Go on from the last whole checkpoint of an interrupted run.
+
+    Returns:
+        The adapter's folder.
+
+    Raises:
+        UserError: Bad input, before the model is loaded wherever it can be seen before.
+    """
+    method = recipe_method(recipe.method)
+    if not method.trains:
+        raise UserError(f"method {method.name!r} trains nothing: run ryarn evaluate")
+    checkpoint = check_folder(recipe, resume=resume)
+
+    from ryarn.models import load_model
+
+    task = make_task(recipe.train.data)
+    model, tokenizer = load_model(recipe.model)
+    rows = encode(task.examples(tokenizer, "train"), tokenizer, recipe.train.max_length)
+    held_out = _held_out(task, tokenizer, recipe.train)
+    _check_rows(rows, method, recipe.train)
+    save_recipe(recipe)
+    trainer = _make_trainer(recipe, method, model, tokenizer, rows, held_out)
+    _describe(recipe, rows, held_out, trainer)
+    result = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    adapter = recipe.output / ADAPTER
+    trainer.save_model(str(adapter))
+    if trainer.is_world_process_zero():
+        _finish(recipe, trainer, result.metrics, adapter)
+    return adapter
+
+
+def _held_out(task: Any, tokenizer: Any, config: TrainConfig) -> Rows | None:
+    if not config.held_out_rows:
+        return None
+    examples = islice(task.examples(tokenizer, "held-out"), config.held_out_rows)
+    return encode(examples, tokenizer, config.max_length)
+
+
+def _check_rows(rows: Rows, method: Method, config: TrainConfig) -> None:
+    if not rows.rows:
+        raise UserError(
+            f"train.max_length = {config.max_length}: none of {rows.dropped} rows fits it; "
+            "raise it or make shorter rows"
+        )
+    if method.curriculum is None:
+        return
+    first = method.curriculum.spans[0]
+    too_long = sum(length > first for length in rows.lengths)
+    if 2 * too_long > len(rows.rows):
+        raise UserError(
+            f"method.spans starts at {first}, but {too_long} of {len(rows.rows)} rows are longer "
+            f"(median {statistics.median(rows.lengths):.0f} tokens) and would keep contiguous "
+            "positions: raise the spans or shorten the rows"
+        )
+
+
+def _make_trainer(
+    recipe: Recipe, method: Method, model: Any, tokenizer: Any, rows: Rows, held_out: Rows | None
+) -> Any:
+    import torch
+    from datasets import Dataset
+    from peft import LoraConfig
+    from transformers import set_seed
+    from trl import SFTConfig, SFTTrainer
+
+    from ryarn.callback import ExtensionCallback
+    from ryarn.rope import extend
+
+    config = recipe.train
+    # LoRA's first weights are drawn before the trainer seeds itself.
+    set_seed(recipe.seed)
+    extension = extend(model, method, seed=recipe.seed)
+    trainer = SFTTrainer(
+        model=model,
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_list(rows.rows),
+        eval_dataset=Dataset.from_list(held_out.rows) if held_out else None,
+        peft_config=LoraConfig(
+            r=config.lora_rank,
+            lora_alpha=config.lora_alpha,
+            lora_dropout=config.lora_dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+        args=SFTConfig(
+            output_dir=str(recipe.output / CHECKPOINTS),
+            max_length=None,
+            num_train_epochs=config.epochs,
+            max_steps=config.max_steps or -1,
+            per_device_train_batch_size=config.batch_size,
+            per_device_eval_batch_size=config.batch_size,
+            gradient_accumulation_steps=config.gradient_accumulation,
+            learning_rate=config.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=config.warmup_ratio,
+            weight_decay=config.weight_decay,
+            bf16=next(model.parameters()).dtype == torch.bfloat16,
+            use_cpu=not torch.cuda.is_available(),
+            gradient_checkpointing=config.gradient_checkpointing,
+            eval_strategy="epoch" if held_out else "no",
+            save_steps=config.save_steps,
+            save_total_limit=2,
+            logging_steps=config.log_steps,
+            report_to=config.report_to or "none",
+            dataloader_num_workers=config.workers,
+            seed=recipe.seed,
+        ),
+    )
+    # First in line, so that every logger after it sees the spans.
+    trainer.callback_handler.callbacks.insert(0, ExtensionCallback(extension))
+    trainer.add_callback(_log_callback(recipe.output / LOG))
+    return trainer
+
+
+def _log_callback(path: Path) -> Any:
+    """Append each log entry to a JSONL file; after a resume, steps that were undone are dropped."""
+    from transformers import TrainerCallback
+
+    class LogCallback(TrainerCallback):
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.is_world_process_zero:
+                kept = [e for e in state.log_history if e["step"] <= state.global_step]
+                path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), "utf-8")
+
+        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.is_world_process_zero:
+                with path.open("a", encoding="utf-8") as log:
+                    log.write(json.dumps(state.log_history[-1]) + "\n")
+
+    return LogCallback()
+
+
+def _describe(recipe: Recipe, rows: Rows, held_out: Rows | None, trainer: Any) -> None:
+    """Write what the run is made from, before it begins."""
+    from ryarn.contract import versions
+    from ryarn.models import describe_device
+
+    if not trainer.is_world_process_zero():
+        return
+    lengths = rows.lengths
+    run = {
+        "status": "running",
+        "seed": recipe.seed,
+        "data": {
+            "rows": len(lengths),
+            "dropped": rows.dropped,
+            "tokens": sum(lengths),
+            "longest": max(lengths),
+            "fingerprint": rows.fingerprint,
+            "held_out_rows": len(held_out.rows) if held_out else 0,
+        },
+        "trainable_parameters": sum(
+            p.numel() for p in trainer.model.parameters() if p.requires_grad
+        ),
+        "dtype": str(trainer.model.dtype).removeprefix("torch."),
+        "device": describe_device(),
+        "processes": trainer.accelerator.num_processes,
+        "versions": versions(),
+    }
+    write_json(recipe.output / RUN, run)
+
+
+def _finish(recipe: Recipe, trainer: Any, metrics: dict[str, Any], adapter: Path) -> None:
+    from ryarn.contract import Contract
+
+    checkpoint = Path(trainer.args.output_dir)
+    Contract.load(checkpoint).save(adapter)
+    run = read_json(recipe.output / RUN)
+    held_out = [e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e]
+    run |= {
+        "status": "finished",
+        "steps": trainer.state.global_step,
+        "train_loss": metrics["train_loss"],
+        "train_seconds": metrics["train_runtime"],
+        "held_out_loss": held_out[-1] if held_out else None,
+    }
+    write_json(recipe.output / RUN, run)
