@@ -1,0 +1,1 @@
+"""What ryarn costs, measured: `python -m benchmarks`, or `make bench`."""
