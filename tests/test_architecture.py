@@ -22,7 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "borders": ("rope", "tasks", "backends", "tiny"),
     "contents": ("recipe", "contract"),
     # `callback` stands below the stages: `train` uses the one that other people's trainers get.
-    "models": ("models", "load", "runs", "callback"),
+    "models": ("models", "loading", "runs", "callback", "sft"),
     "stages": (
         "train",
         "evaluate",

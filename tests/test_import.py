@@ -50,6 +50,16 @@ def test_every_public_name_exists() -> None:
         assert getattr(ryarn, name) is not None
 
 
+def test_no_module_hides_a_public_name() -> None:
+    """Importing a module sets it as the package's attribute: `ryarn.load` once was one."""
+    import pkgutil
+
+    import ryarn
+
+    modules = {found.name for found in pkgutil.iter_modules(ryarn.__path__)}
+    assert modules & set(ryarn.__all__) == set()
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     import ryarn
 

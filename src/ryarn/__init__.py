@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ryarn.callback import ExtensionCallback
     from ryarn.curriculum import Curriculum
-    from ryarn.errors import UserError
-    from ryarn.load import load
+    from ryarn.errors import SelfTestError, UserError
+    from ryarn.loading import load
     from ryarn.method import METHODS, Method, make_method
     from ryarn.positions import Contiguous, SkipWise, UniformSubset
-    from ryarn.rope import Extension, SelfTestError, extend
+    from ryarn.rope import Extension, extend
     from ryarn.yarn import Yarn
 
 __version__ = "0.1.0"
@@ -24,7 +24,7 @@ _HOME = {
     "Curriculum": "curriculum",
     "ExtensionCallback": "callback",
     "UserError": "errors",
-    "load": "load",
+    "load": "loading",
     "METHODS": "method",
     "Method": "method",
     "make_method": "method",
@@ -32,7 +32,7 @@ _HOME = {
     "SkipWise": "positions",
     "UniformSubset": "positions",
     "Extension": "rope",
-    "SelfTestError": "rope",
+    "SelfTestError": "errors",
     "extend": "rope",
     "Yarn": "yarn",
 }

@@ -25,8 +25,9 @@ class ExtensionCallback(TrainerCallback):
 
     Raises:
         SelfTestError: At the start, if the model does not do what the method needs.
-        UserError: While training, when most documents are longer than the span and so keep
-            contiguous positions: the method would silently be another one.
+        UserError: At the start, if the trainer has another model; while training, when nothing was
+            drawn, or most documents are longer than the span and so keep contiguous positions: the
+            method would silently be another one.
     """
 
     def __init__(self, extension: Extension) -> None:
@@ -36,7 +37,13 @@ class ExtensionCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Run the self-test on the model as the trainer has prepared it."""
+        """See that this is the extended model, and run the self-test on it as it is now."""
+        model = kwargs.get("model")
+        if model is not None and self.extension.rope_map.decoder not in set(model.modules()):
+            raise UserError(
+                "ExtensionCallback: the trainer's model is not the one given to extend(), so no "
+                "position would be drawn; give extend() and the trainer the same model"
+            )
         self.extension.verify()
 
     def on_step_begin(
@@ -48,10 +55,15 @@ class ExtensionCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop when most documents don't fit the span."""
+        """Stop when nothing was drawn, or when most documents don't fit the span."""
         stats = self.extension.stats
-        if not stats.documents:
+        if not self.extension.method.randomizes:
             return
+        if not stats.documents:
+            raise UserError(
+                "no positions were drawn in this step, so it trained on contiguous ones: the model "
+                "ran with a cache (prefix tuning?) or not in training mode"
+            )
         documents, contiguous = self._seen.get(stats.span, (0, 0))
         documents, contiguous = documents + stats.documents, contiguous + stats.contiguous
         self._seen[stats.span] = documents, contiguous

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ryarn.errors import UserError
+from ryarn.errors import SelfTestError, UserError
 
 app = typer.Typer(
     help="Randomized YaRN: teach a language model to reason over long contexts from short rows.",
@@ -43,7 +43,10 @@ def train(
     from ryarn.train import train as run
 
     adapter = run(checked, resume=resume)
-    typer.echo(f"adapter in {adapter}; next: ryarn evaluate with the same recipe and overrides")
+    from accelerate import PartialState
+
+    if PartialState().is_main_process:
+        typer.echo(f"adapter in {adapter}; next: ryarn evaluate {checked.output / 'recipe.yaml'}")
 
 
 @app.command()
@@ -58,6 +61,13 @@ def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
     from ryarn.evaluate import evaluate as run
 
     run(checked)
+    from rich.console import Console
+
+    from ryarn.report import load_runs
+    from ryarn.results import build_report
+    from ryarn.tables import one_run
+
+    Console().print(one_run(build_report(load_runs([checked.output]))))
     typer.echo(f"scores in {checked.output}; next: ryarn report {checked.output}")
 
 
@@ -140,9 +150,9 @@ def positions(
     from ryarn.recipe import load_recipe, recipe_method
 
     checked = load_recipe(recipe, overrides or [])
-    rows = preview(
-        recipe_method(checked.method), length or checked.train.max_length, seed=checked.seed
-    )
+    if length is None:
+        length = checked.train.max_length
+    rows = preview(recipe_method(checked.method), length, seed=checked.seed)
     typer.echo(to_text(rows))
     if out is not None:
         from ryarn.plots import plot_positions
@@ -152,11 +162,19 @@ def positions(
 
 
 def main() -> None:
-    """Run the command line; bad input is one sentence on stderr and exit code 2."""
+    """Run the command line.
+
+    Bad input and a disk that refuses are one sentence on stderr and exit code 2; a model that fails
+    the self-test is one, too, and exit code 1.
+    """
     # The libraries' notes to each other about names that will go.
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
         app()
-    except UserError as error:
+    except (UserError, SelfTestError) as error:
         typer.echo(f"ryarn: {error}", err=True)
+        sys.exit(2 if isinstance(error, UserError) else 1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"ryarn: {where}{error.strerror or error}", err=True)
         sys.exit(2)

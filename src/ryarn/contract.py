@@ -17,12 +17,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from ryarn import __version__
 from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.positions import SAMPLERS
 from ryarn.rope.inspect import RopeMap
 
 FILE = "ryarn.json"
+_ADDED = ("lora_", "modules_to_save.", "token_adapter.trainable_tokens_")
+"""What PEFT adds to a base model's own parameters."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,13 @@ class Base:
     """Which base model: what must be equal for an adapter to fit, and what it was called.
 
     Attributes:
-        name: Hub id or path it was loaded from; for people, not compared.
+        name: Hub id or path it was loaded from; where to find it, not compared.
         model_type: transformers' name of the architecture.
         theta: RoPE base of the extended layers.
         rotary_size: Rotated dimensions of a head.
         original_length: L_pre in tokens.
         fingerprint: SHA-256 over the shapes of all weights and over some of their values.
+        revision: Hub commit it was loaded at, if any; where to find it, too.
     """
 
     name: str
@@ -44,6 +48,7 @@ class Base:
     rotary_size: int
     original_length: int
     fingerprint: str
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,7 @@ class Contract:
     def save(self, folder: Path) -> None:
         """Write `ryarn.json` into an adapter's folder."""
         text = json.dumps(asdict(self), indent=2) + "\n"
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / FILE).write_text(text, encoding="utf-8")
 
     @classmethod
@@ -80,7 +86,7 @@ class Contract:
         """Read an adapter's contract.
 
         Raises:
-            UserError: The folder holds none.
+            UserError: The folder holds none, or one in another format.
         """
         path = folder / FILE
         if not path.is_file():
@@ -88,9 +94,15 @@ class Contract:
                 f"{folder}: no {FILE}, so what RoPE this adapter was trained under is unknown; "
                 "give the folder of an adapter that ryarn trained"
             )
-        data = json.loads(path.read_text(encoding="utf-8"))
-        data["spans"], data["layers"] = tuple(data["spans"]), tuple(data["layers"])
-        return cls(**{**data, "base": Base(**data["base"])})
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            data["spans"], data["layers"] = tuple(data["spans"]), tuple(data["layers"])
+            return cls(**{**data, "base": Base(**data["base"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"{path}: not a contract that this version of ryarn reads ({error}); load the "
+                "adapter with the version that wrote it"
+            ) from error
 
     def check_base(self, model: nn.Module, rope_map: RopeMap) -> None:
         """Refuse a base that the adapter was not trained on.
@@ -101,7 +113,7 @@ class Contract:
         found = describe_base(model, rope_map)
         for field, wanted in asdict(self.base).items():
             value = getattr(found, field)
-            if field != "name" and value != wanted:
+            if field not in ("name", "revision") and value != wanted:
                 raise UserError(
                     f"adapter trained on {self.base.name!r} does not fit the base {found.name!r}: "
                     f"{field} is {value!r}, it was {wanted!r} in training; load it on its own base"
@@ -129,6 +141,7 @@ def describe_base(model: nn.Module, rope_map: RopeMap) -> Base:
     config: Any = model.config
     return Base(
         name=str(config.name_or_path),
+        revision=getattr(config, "_commit_hash", None),
         model_type=str(config.model_type),
         theta=float(rope.parameters["rope_theta"]),
         rotary_size=2 * rope.inv_freq.numel(),
@@ -145,9 +158,9 @@ def fingerprint(decoder: nn.Module) -> str:
     """
     digest = hashlib.sha256()
     for name, value in sorted(decoder.named_parameters()):
-        if "lora_" in name:
+        if any(part in name for part in _ADDED):
             continue
-        plain = name.replace("base_layer.", "")
+        plain = name.replace("base_layer.", "").replace("original_module.", "")
         sample = value.detach().flatten()[:8].to("cpu", torch.bfloat16).view(torch.int16)
         digest.update(f"{plain} {tuple(value.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()
@@ -155,8 +168,8 @@ def fingerprint(decoder: nn.Module) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of ryarn and of what it trains and evaluates with."""
-    names = ("ryarn", "torch", "transformers", "peft", "trl", "accelerate", "datasets", "numpy")
-    found = {}
+    names = ("torch", "transformers", "peft", "trl", "accelerate", "datasets", "numpy")
+    found = {"ryarn": __version__}
     for name in names:
         try:
             found[name] = metadata.version(name)

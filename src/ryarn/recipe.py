@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
 from ryarn.config import Config, load
 from ryarn.curriculum import Curriculum
 from ryarn.method import Method, make_method
+from ryarn.tasks.jsonl import JsonlConfig
 from ryarn.tasks.registry import TaskConfig
+
+PositiveFloat = Annotated[FiniteFloat, Field(gt=0)]
 
 
 class ModelConfig(Config):
@@ -49,6 +52,10 @@ class MethodConfig(Config):
     """L_1 <= ... <= L_T, one an epoch: positions are drawn from 0..L_t - 1. PoSE: its target."""
     draw: Literal["document", "batch"] = "document"
     """One draw a document, or (the paper's letter) one a batch."""
+
+
+WITHOUT_EFFECT = ("workers", "log_steps", "save_steps", "report_to")
+"""Keys of `train` that change nothing about the adapter: a run may go on with others."""
 
 
 class TrainConfig(Config):
@@ -98,12 +105,31 @@ class Recipe(Config):
     evaluate: EvaluateConfig
     output: Path
     """Run folder."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
+
+    @model_validator(mode="after")
+    def _no_row_in_two_splits(self) -> Self:
+        one, two = self.train.data, self.evaluate.data
+        if isinstance(one, JsonlConfig) and isinstance(two, JsonlConfig) and one.path == two.path:
+            mine, theirs = ((data.held_out, data.test) for data in (one, two))
+            if one.revision == two.revision and one.split == two.split and mine != theirs:
+                raise ValueError(
+                    f"train.data and evaluate.data share {one.path!r} but split it apart "
+                    f"differently (held_out, test: {mine} and {theirs}), so rows trained on would "
+                    "be tested on: give both the same held_out and test"
+                )
+        return self
 
 
 def load_recipe(path: Path, overrides: list[str]) -> Recipe:
-    """Read a recipe; see `ryarn.config.load` for what is refused."""
-    return load(Recipe, path, overrides)
+    """Read a recipe.
+
+    Raises:
+        UserError: See `ryarn.config.load` and `ryarn.method.make_method`.
+    """
+    recipe = load(Recipe, path, overrides)
+    recipe_method(recipe.method)
+    return recipe
 
 
 def recipe_method(config: MethodConfig) -> Method:

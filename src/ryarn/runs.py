@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ryarn.config import dump, parse_yaml
 from ryarn.errors import UserError
-from ryarn.recipe import Recipe
+from ryarn.recipe import WITHOUT_EFFECT, Recipe
 
 RECIPE = "recipe.yaml"
 RUN = "run.json"
@@ -28,6 +30,7 @@ def check_folder(recipe: Recipe, *, resume: bool) -> Path | None:
             nobody asked to resume, or has nothing to resume.
     """
     folder = recipe.output
+    check_writable(folder)
     if (folder / RECIPE).is_file():
         _check_same_run(recipe)
         if (folder / ADAPTER / "adapter_config.json").is_file():
@@ -50,43 +53,98 @@ def check_folder(recipe: Recipe, *, resume: bool) -> Path | None:
     return checkpoint
 
 
+def check_writable(folder: Path) -> None:
+    """See that a folder can be made or written into, before anything is computed for it.
+
+    Raises:
+        UserError: A part of its path is a file, or may not be written to.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise UserError(f"output = {str(folder)!r}: {there} is a file, choose a folder")
+    if not os.access(there, os.W_OK):
+        raise UserError(f"output = {str(folder)!r}: {there} may not be written to, choose another")
+
+
+_BESIDE = ("evaluate.", "output", *(f"train.{key}" for key in WITHOUT_EFFECT))
+
+
 def _check_same_run(recipe: Recipe) -> None:
     """What makes the adapter must be equal; evaluation may change after training."""
-    mine = _training_part(dump(recipe))
-    theirs = _training_part((recipe.output / RECIPE).read_text("utf-8"))
-    for key in {**mine, **theirs}:
-        if mine.get(key) != theirs.get(key):
+    _compare(recipe, lambda key: not key.startswith(_BESIDE))
+
+
+def check_trained(recipe: Recipe) -> None:
+    """See that a recipe says how the adapter in its run folder was trained.
+
+    The base is left to the adapter's contract, and s' may be another one. An adapter that was
+    copied without its run has no recipe to compare with.
+
+    Raises:
+        UserError: Something differs; the key is named.
+    """
+    if (recipe.output / RECIPE).is_file():
+        _compare(
+            recipe,
+            lambda key: (
+                key.startswith(("train.", "method.", "seed"))
+                and not key.startswith(("method.eval_factor", *_BESIDE))
+            ),
+        )
+
+
+def _compare(recipe: Recipe, counts: Callable[[str], bool]) -> None:
+    mine = _leaves(parse_yaml(dump(recipe)))
+    theirs = _leaves(parse_yaml((recipe.output / RECIPE).read_text("utf-8")) or {})
+    for key in {**theirs, **mine}:
+        if counts(key) and mine.get(key) != theirs.get(key):
             raise UserError(
-                f"output = {str(recipe.output)!r} belongs to another run, whose recipe differs in "
-                f"{key!r}: choose another output or delete the folder"
+                f"output = {str(recipe.output)!r} belongs to another run, whose recipe has "
+                f"{key} = {theirs.get(key)!r}, not {mine.get(key)!r}: choose another output, or "
+                "run it with its own recipe"
             )
 
 
-def _training_part(text: str) -> dict[str, Any]:
-    recipe: dict[str, Any] = parse_yaml(text)
-    return {key: value for key, value in recipe.items() if key not in ("evaluate", "output")}
+def _leaves(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted key to value."""
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= (
+            _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return found
 
 
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest checkpoint that was written to its end: the trainer's state is written last."""
-    whole = [
-        path.parent
-        for path in folder.glob("checkpoint-*/trainer_state.json")
-        if (path.parent / "adapter_config.json").is_file()
-    ]
+    states = filter(_parses, folder.glob("checkpoint-*/trainer_state.json"))
+    whole = [path.parent for path in states]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def _parses(path: Path) -> bool:
+    try:
+        read_json(path)
+    except ValueError:
+        return False
+    return True
 
 
 def save_recipe(recipe: Recipe) -> None:
     """Make the run folder ours: the resolved recipe, every value spelled out."""
     recipe.output.mkdir(parents=True, exist_ok=True)
-    (recipe.output / RECIPE).write_text(dump(recipe), encoding="utf-8")
+    _write(recipe.output / RECIPE, dump(recipe))
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON file through a temporary neighbour, so it is whole or the old one."""
+    """Write a JSON file, whole or not at all."""
+    _write(path, json.dumps(value, indent=2) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Through a temporary neighbour: a kill leaves the old file or the new one."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 

@@ -7,7 +7,6 @@ import json
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from ryarn.runs import (
     save_recipe,
     write_json,
 )
+from ryarn.tasks import Task
 from ryarn.tasks.registry import make_task
 
 
@@ -88,30 +88,99 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     if not method.trains:
         raise UserError(f"method {method.name!r} trains nothing: run ryarn evaluate")
     checkpoint = check_folder(recipe, resume=resume)
+    _check_loggers(recipe.train.report_to)
 
-    from ryarn.models import load_model
+    from ryarn.loading import check_method
+    from ryarn.models import load_model, load_skeleton, load_tokenizer
 
+    processes = _processes()
     task = make_task(recipe.train.data)
-    model, tokenizer = load_model(recipe.model)
+    tokenizer = load_tokenizer(recipe.model)
+    skeleton = load_skeleton(recipe.model)
+    if skeleton is not None:
+        check_method(skeleton, method)
     rows = encode(task.examples(tokenizer, "train"), tokenizer, recipe.train.max_length)
     held_out = _held_out(task, tokenizer, recipe.train)
     _check_rows(rows, method, recipe.train)
-    save_recipe(recipe)
+    if checkpoint is not None:
+        _check_resumed(recipe, rows, processes.num_processes)
+    model, tokenizer = load_model(recipe.model, tokenizer)
+    check_method(model, method)
+    # Every process has looked at the run folder before the first one writes into it.
+    processes.wait_for_everyone()
     trainer = _make_trainer(recipe, method, model, tokenizer, rows, held_out)
-    _describe(recipe, rows, held_out, trainer)
-    result = trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    if processes.is_main_process:
+        save_recipe(recipe)
+    _describe(recipe, rows, held_out, trainer, checkpoint)
+    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     adapter = recipe.output / ADAPTER
-    trainer.save_model(str(adapter))
+    _save(trainer, recipe.output / CHECKPOINTS, adapter)
     if trainer.is_world_process_zero():
-        _finish(recipe, trainer, result.metrics, adapter)
+        _finish(recipe, trainer)
     return adapter
 
 
-def _held_out(task: Any, tokenizer: Any, config: TrainConfig) -> Rows | None:
+def _processes() -> Any:
+    """The processes that train together: one, or those of `accelerate launch`."""
+    import torch
+    from accelerate import PartialState
+
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    gpus = torch.cuda.device_count()
+    if gpus > 1 and processes.num_processes == 1:
+        raise UserError(
+            f"{gpus} GPUs are visible to one process: start `accelerate launch -m ryarn train ...` "
+            "to use them all, or set CUDA_VISIBLE_DEVICES to one of them"
+        )
+    return processes
+
+
+def _check_loggers(names: list[str]) -> None:
+    """See that the trainer's loggers are there before anything is loaded for them."""
+    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
+
+    for name in names:
+        try:
+            for logger in get_reporting_integration_callbacks([name]):
+                logger()
+        except (ImportError, RuntimeError, ValueError) as error:
+            raise UserError(
+                f"train.report_to = {name!r}: {' '.join(str(error).split())}"
+            ) from error
+
+
+def _check_resumed(recipe: Recipe, rows: Rows, processes: int) -> None:
+    """A resumed run must see the rows it began with, in as many processes."""
+    if not (recipe.output / RUN).is_file():
+        return
+    run = read_json(recipe.output / RUN)
+    if run["data"]["fingerprint"] != rows.fingerprint:
+        raise UserError(
+            f"--resume: the training rows are not those that {str(recipe.output)!r} began with "
+            f"({len(rows.rows)} rows now, {run['data']['rows']} then): restore the data, or start "
+            "anew in another folder"
+        )
+    if run["processes"] != processes:
+        raise UserError(
+            f"--resume: {str(recipe.output)!r} began with {run['processes']} processes, not "
+            f"{processes}, and would see other rows a step: start as many again"
+        )
+
+
+def _held_out(task: Task, tokenizer: Any, config: TrainConfig) -> Rows | None:
     if not config.held_out_rows:
         return None
-    examples = islice(task.examples(tokenizer, "held-out"), config.held_out_rows)
-    return encode(examples, tokenizer, config.max_length)
+    # Spread over the split: a task yields by question type and length, or a file by topic.
+    there = list(task.examples(tokenizer, "held-out"))
+    wanted = min(config.held_out_rows, len(there))
+    examples = [there[place * len(there) // wanted] for place in range(wanted)]
+    rows = encode(examples, tokenizer, config.max_length)
+    if not rows.rows:
+        raise UserError(
+            f"train.max_length = {config.max_length}: none of {rows.dropped} held-out rows fits "
+            "it; raise it or set train.held_out_rows=0"
+        )
+    return rows
 
 
 def _check_rows(rows: Rows, method: Method, config: TrainConfig) -> None:
@@ -139,16 +208,17 @@ def _make_trainer(
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import set_seed
-    from trl import SFTConfig, SFTTrainer
+    from trl import SFTConfig
 
     from ryarn.callback import ExtensionCallback
     from ryarn.rope import extend
+    from ryarn.sft import LabelledLogitsTrainer
 
     config = recipe.train
     # LoRA's first weights are drawn before the trainer seeds itself.
     set_seed(recipe.seed)
     extension = extend(model, method, seed=recipe.seed)
-    trainer = SFTTrainer(
+    trainer = LabelledLogitsTrainer(
         model=model,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows.rows),
@@ -174,13 +244,15 @@ def _make_trainer(
             weight_decay=config.weight_decay,
             bf16=next(model.parameters()).dtype == torch.bfloat16,
             use_cpu=not torch.cuda.is_available(),
-            gradient_checkpointing=config.gradient_checkpointing,
+            activation_checkpointing=config.gradient_checkpointing,
             eval_strategy="epoch" if held_out else "no",
             save_steps=config.save_steps,
             save_total_limit=2,
             logging_steps=config.log_steps,
             report_to=config.report_to or "none",
             dataloader_num_workers=config.workers,
+            # Every adapter takes part in every step.
+            ddp_find_unused_parameters=False,
             seed=recipe.seed,
         ),
     )
@@ -208,16 +280,25 @@ def _log_callback(path: Path) -> Any:
     return LogCallback()
 
 
-def _describe(recipe: Recipe, rows: Rows, held_out: Rows | None, trainer: Any) -> None:
-    """Write what the run is made from, before it begins."""
+def _describe(
+    recipe: Recipe, rows: Rows, held_out: Rows | None, trainer: Any, checkpoint: Path | None
+) -> None:
+    """Write what the run is made from, before it begins, and say how many rows were dropped."""
+    from rich.console import Console
+
     from ryarn.contract import versions
     from ryarn.models import describe_device
 
     if not trainer.is_world_process_zero():
         return
     lengths = rows.lengths
+    Console(stderr=True, highlight=False, soft_wrap=True).print(
+        f"{len(lengths)} rows of {min(lengths)} to {max(lengths)} tokens; dropped {rows.dropped} "
+        f"longer than train.max_length = {recipe.train.max_length}"
+    )
     run = {
         "status": "running",
+        "resumed_from": checkpoint.name if checkpoint else None,
         "seed": recipe.seed,
         "data": {
             "rows": len(lengths),
@@ -238,18 +319,26 @@ def _describe(recipe: Recipe, rows: Rows, held_out: Rows | None, trainer: Any) -
     write_json(recipe.output / RUN, run)
 
 
-def _finish(recipe: Recipe, trainer: Any, metrics: dict[str, Any], adapter: Path) -> None:
+def _save(trainer: Any, checkpoints: Path, adapter: Path) -> None:
+    """Save the adapter, the contract first: its last file must not appear before the contract."""
     from ryarn.contract import Contract
 
-    checkpoint = Path(trainer.args.output_dir)
-    Contract.load(checkpoint).save(adapter)
+    if trainer.is_world_process_zero():
+        Contract.load(checkpoints).save(adapter)
+    trainer.save_model(str(adapter))
+
+
+def _finish(recipe: Recipe, trainer: Any) -> None:
+    history = trainer.state.log_history
+    # The trainer's own mean leaves out the steps before a resume.
+    losses = [entry["loss"] for entry in history if "loss" in entry]
+    held_out = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
     run = read_json(recipe.output / RUN)
-    held_out = [e["eval_loss"] for e in trainer.state.log_history if "eval_loss" in e]
     run |= {
         "status": "finished",
         "steps": trainer.state.global_step,
-        "train_loss": metrics["train_loss"],
-        "train_seconds": metrics["train_runtime"],
+        "train_loss": statistics.fmean(losses) if losses else None,
+        "train_seconds": history[-1]["train_runtime"],
         "held_out_loss": held_out[-1] if held_out else None,
     }
     write_json(recipe.output / RUN, run)
