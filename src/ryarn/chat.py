@@ -19,16 +19,24 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
     """The text a model is given: the chat turns and the opening of its own turn.
 
     Raises:
-        UserError: The tokenizer has no chat template.
+        UserError: The tokenizer has no chat template, or the template refuses these turns.
     """
     if not tokenizer.chat_template:
         raise UserError(
             f"tokenizer {tokenizer.name_or_path!r} has no chat template: use an instruct model, "
             "or set tokenizer.chat_template"
         )
-    text = tokenizer.apply_chat_template(
-        list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=THINKING
-    )
+    from jinja2 import TemplateError
+
+    try:
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=THINKING
+        )
+    except TemplateError as error:
+        raise UserError(
+            f"the chat template of {tokenizer.name_or_path!r} refuses a prompt with the roles "
+            f"{', '.join(message['role'] for message in messages)}: {error}"
+        ) from error
     assert isinstance(text, str)
     return text
 
@@ -68,7 +76,10 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
     text = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=THINKING)
     assert isinstance(text, str)
     tail = tokenizer(text.rpartition(probe)[2].strip(), add_special_tokens=False)["input_ids"]
-    if tail and tail[0] in tokenizer.all_special_ids:
+    # Not `all_special_ids`: those are the named ones alone, without Llama 3's <|eot_id|>.
+    added = tokenizer.added_tokens_decoder.items()
+    special = {*tokenizer.all_special_ids, *(i for i, token in added if token.special)}
+    if tail and tail[0] in special:
         return int(tail[0])
     if tokenizer.eos_token_id is None:
         raise UserError(

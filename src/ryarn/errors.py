@@ -1,4 +1,4 @@
-"""The one exception that means "your input, not our bug": one clear sentence, exit code 2."""
+"""The two exceptions with a message for the user: bad input, and a model that fails the test."""
 
 
 class UserError(ValueError):
@@ -6,4 +6,11 @@ class UserError(ValueError):
 
     The command line prints the message alone and exits with code 2; from Python it is a
     `ValueError` like any other.
+    """
+
+
+class SelfTestError(RuntimeError):
+    """The model does not do what the method needs; the message names the module.
+
+    The command line prints the message alone and exits with code 1.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -123,9 +124,12 @@ def make_method(
         close = difflib.get_close_matches(name, METHODS, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(METHODS)}"
         raise UserError(f"method.name {name!r} is unknown: {hint}")
-    if not factor >= 1:
+    if factor < 1:
         raise UserError(f"method.factor = {factor:g} is below 1: YaRN only extends a window")
     eval_factor = factor if eval_factor is None else eval_factor
+    for key, value in (("factor", factor), ("eval_factor", eval_factor)):
+        if not math.isfinite(value):
+            raise UserError(f"method.{key} = {value}: give a finite number, at least 1")
     if eval_factor < factor:
         raise UserError(
             f"method.eval_factor = {eval_factor:g} is below method.factor = {factor:g}: "

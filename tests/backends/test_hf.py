@@ -18,6 +18,7 @@ class NumberTokenizer:
 
     eos_token_id = 1
     pad_token_id = None
+    chat_template = None
 
     def decode(self, ids, skip_special_tokens):
         assert skip_special_tokens

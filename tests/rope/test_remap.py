@@ -209,6 +209,7 @@ def test_generation_in_training_mode_draws_nothing() -> None:
     expected = model.eval().generate(**batch.given, **text)
     extension.set_progress(0, 1)
     assert torch.equal(model.train().generate(**batch.given, **text), expected)
+    assert extension.stats.documents == 0
 
 
 def test_training_without_progress_is_refused() -> None:
@@ -249,9 +250,12 @@ def test_one_draw_a_batch_is_shared_by_its_documents() -> None:
     batch.given["input_ids"] = batch.given["input_ids"][:1].repeat(4, 1)
     model, _ = tiny.build("llama")
     method = make_method("randomized-yarn", factor=FACTOR, spans=[SPAN], draw="batch")
-    extend(model, method, seed=SEED).set_progress(STEP, 10)
+    extension = extend(model, method, seed=SEED)
+    extension.set_progress(STEP, 10)
     out = drawn_output(model, batch)
     assert torch.equal(out[0], out[3])
+    assert extension.stats.documents == 4
+    assert not torch.allclose(drawn_output(model, batch), out, atol=1e-3)  # next micro-batch
 
 
 def test_a_document_longer_than_the_span_stays_contiguous_and_is_counted() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ryarn import Extension, SelfTestError, extend, make_method, tiny
+from ryarn import Extension, ExtensionCallback, SelfTestError, UserError, extend, make_method, tiny
 
 METHOD = make_method("randomized-yarn", factor=4, spans=[512])
 
@@ -125,3 +125,39 @@ def test_documents_that_see_each_other() -> None:
     model.model.register_forward_pre_hook(forget_packing, with_kwargs=True)
     with pytest.raises(SelfTestError, match="token 0 moves token 3 of two packed documents"):
         extension.verify()
+
+
+def test_a_mixture_of_experts_passes() -> None:
+    """Where no token moves another by exactly zero: experts round by who shares them."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    size = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = Qwen3MoeConfig(vocab_size=97, num_hidden_layers=4, **size, **experts)
+    torch.manual_seed(0)
+    extend(Qwen3MoeForCausalLM(config), METHOD).verify()
+
+
+def test_a_model_is_extended_once() -> None:
+    model, extension = extended()
+    with pytest.raises(UserError, match="already extended: call remove"):
+        extend(model, METHOD)
+    extension.remove()
+    extend(model, METHOD).verify()
+
+
+def test_the_callback_refuses_another_model() -> None:
+    _, extension = extended()
+    other, _ = tiny.build("llama")
+    callback: Any = ExtensionCallback(extension)
+    with pytest.raises(UserError, match="not the one given to extend"):
+        callback.on_train_begin(None, None, None, model=other)
+
+
+def test_the_callback_refuses_a_step_without_draws() -> None:
+    """As a model that runs with a cache (prefix tuning) trains."""
+    _, extension = extended()
+    extension.set_progress(0, 1)
+    callback: Any = ExtensionCallback(extension)
+    with pytest.raises(UserError, match="no positions were drawn in this step"):
+        callback.on_step_end(None, None, None)

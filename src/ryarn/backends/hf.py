@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig
 
 from ryarn.backends import Generated, Prompt
+from ryarn.chat import end_of_turn
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -101,10 +102,15 @@ def batches(prompts: Sequence[Prompt], batch_tokens: int) -> Iterator[list[Promp
 
 
 def end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Tokens that end an answer: those of the model's generation settings and the tokenizer's."""
+    """Tokens that end an answer: of the model's generation settings, tokenizer and chat template.
+
+    The template's is the one that training targets end with.
+    """
     shipped = model.generation_config.eos_token_id
-    ids = shipped if isinstance(shipped, list) else [shipped]
-    return {int(i) for i in [*ids, tokenizer.eos_token_id] if i is not None}
+    ids = [*(shipped if isinstance(shipped, list) else [shipped]), tokenizer.eos_token_id]
+    if tokenizer.chat_template:
+        ids.append(end_of_turn(tokenizer))
+    return {int(i) for i in ids if i is not None}
 
 
 @contextmanager

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from torch import nn
 
-from ryarn.errors import UserError
+from ryarn.errors import SelfTestError, UserError
 from ryarn.method import Method
 from ryarn.rope.inspect import RopeMap, inspect_rope
 from ryarn.rope.remap import DrawStats, Remapper
 from ryarn.rope.scale import switch_yarn
-from ryarn.rope.verify import SelfTestError, check_frequencies, verify
+from ryarn.rope.verify import check_frequencies, verify
+
+_EXTENDED: WeakSet[nn.Module] = WeakSet()
+"""Decoders that carry an extension: a second one on top would draw twice."""
 
 
 class Extension:
@@ -26,6 +31,8 @@ class Extension:
     def __init__(self, model: nn.Module, method: Method, seed: int) -> None:
         self.method = method
         self.rope_map: RopeMap = inspect_rope(model)
+        if self.rope_map.decoder in _EXTENDED:
+            raise UserError("this model is already extended: call remove() on its extension first")
         reason = method.why_not(self.rope_map.native_factor)
         if reason is not None:
             raise UserError(reason)
@@ -33,6 +40,7 @@ class Extension:
         if method.train_factor is not None:
             self._restore = switch_yarn(self.rope_map, method.train_factor)
         self._remapper = Remapper(self.rope_map, method, seed)
+        _EXTENDED.add(self.rope_map.decoder)
 
     def set_progress(self, step: int, total_steps: int) -> None:
         """Say which optimizer step comes next; `ExtensionCallback` does it in a trainer.
@@ -59,6 +67,7 @@ class Extension:
     def remove(self) -> None:
         """Take hooks and scaling off: the model that came in, bit for bit."""
         self._remapper.remove()
+        _EXTENDED.discard(self.rope_map.decoder)
         if self._restore is not None:
             self._restore()
             self._restore = None

@@ -158,7 +158,10 @@ class Remapper:
         shared = self._batch_draw(documents) if self.method.draw == "batch" else None
         for row, where in documents:
             drawn = self._document_draw(ids[row, where]) if shared is None else shared
-            positions[row, where] = drawn[: where.stop - where.start]
+            contiguous = len(drawn) > (self.span or 0)
+            drawn = drawn[: where.stop - where.start]
+            self.stats.add(drawn, contiguous)
+            positions[row, where] = drawn
         return torch.from_numpy(positions)
 
     def _document_draw(self, tokens: Positions) -> Positions:
@@ -172,17 +175,17 @@ class Remapper:
     def _batch_draw(self, documents: list[Document]) -> Positions:
         """One draw for a batch, as long as its longest document; shape [longest]."""
         assert self._progress is not None
-        longest = max(where.stop - where.start for _, where in documents)
-        return self._sample(longest, generator(self.seed, self._progress[0], 0))
+        longest = max((where.stop - where.start for _, where in documents), default=1)
+        # Micro-batches of one optimizer step are numbered, as equal documents are.
+        rng = generator(self.seed, self._progress[0], 0, self._twins[0])
+        self._twins[0] += 1
+        return self._sample(longest, rng)
 
     def _sample(self, length: int, rng: np.random.Generator) -> Positions:
         span = self.span
         assert span is not None
-        contiguous = length > span
-        sampler = Contiguous() if contiguous else self.method.sampler
-        positions = sampler(length, max(length, span), rng)
-        self.stats.add(positions, contiguous)
-        return positions
+        sampler = self.method.sampler if length <= span else Contiguous()
+        return sampler(length, max(length, span), rng)
 
 
 def _is_padding_mask(mask: Any) -> bool:
