@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, PositiveInt, ValidationError, model_validator
 
-from ryarn.config import Config, build, dump, load, parse_yaml
+from ryarn.config import Config, build, dump, load, parse, parse_yaml
 from ryarn.errors import UserError
 
 
@@ -80,6 +80,11 @@ def test_a_config_cannot_be_changed(recipe: Path) -> None:
 def test_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
     path = written(tmp_path, "name: run\ninner: {learning_rat: 1}\n")
     assert refusal(path) == "unknown key 'inner.learning_rat': did you mean 'learning_rate'?"
+
+
+def test_a_misspelt_key_is_an_unknown_one_rather_than_a_missing_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "nane: run\n")
+    assert refusal(path) == "unknown key 'nane': did you mean 'name'?"
 
 
 def test_unknown_key_far_from_all_lists_the_known_ones(tmp_path: Path) -> None:
@@ -196,3 +201,21 @@ def test_dump_is_read_back_as_the_same_config(tmp_path: Path, recipe: Path) -> N
 
 def test_build_takes_a_mapping() -> None:
     assert build(Outer, {"name": "run"}) == Outer(name="run")
+
+
+def test_a_key_that_stands_twice(recipe: Path) -> None:
+    recipe.write_text("name: run\ninner: {batch_size: 1, batch_size: 2}\n", encoding="utf-8")
+    assert "key 'batch_size' stands twice in one section" in refusal(recipe)
+
+
+def test_a_file_that_is_not_utf8(recipe: Path) -> None:
+    recipe.write_bytes(b"name: caf\xe9\n")
+    assert "not valid YAML" in refusal(recipe)
+
+
+def test_a_list_takes_the_place_of_a_section() -> None:
+    class Curriculum(Config):
+        spans: list[int] | Inner
+
+    made = parse(Curriculum, ["spans=[1,2]"], {"spans": {"batch_size": 3}})
+    assert made.spans == [1, 2]

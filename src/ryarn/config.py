@@ -24,7 +24,14 @@ C = TypeVar("C", bound=Config)
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which `1e-4` is a number, as in YAML 1.2; PyYAML's 1.1 reads it as text."""
+    """Safe YAML in which `1e-4` is a number, as in YAML 1.2, and no key may stand twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            raise yaml.YAMLError(f"key {twice[0]!r} stands twice in one section")
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(
@@ -54,7 +61,7 @@ def load(config: type[C], path: Path, overrides: Iterable[str] = ()) -> C:
         raise UserError(f"{path}: no such recipe file")
     try:
         data = parse_yaml(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping of keys to values at the top level")
@@ -108,17 +115,21 @@ def _assign(data: dict[str, Any], keys: list[str], value: Any, override: str) ->
         if not isinstance(inner, dict):
             raise UserError(f"override {override!r}: {key!r} holds a value, not a section")
         data = inner
-    if isinstance(data.get(keys[-1]), dict) and not isinstance(value, dict):
+    # A list may take a section's place (spans by a rule, or one by one), and null may empty it.
+    section = data.get(keys[-1])
+    if section and isinstance(section, dict) and isinstance(value, str | int | float):
         name = ".".join(keys)
         raise UserError(
             f"override {override!r}: {name} is a section; set one of its keys, e.g. "
-            f"{name}.{next(iter(data[keys[-1]]))}=..."
+            f"{name}.{next(iter(section))}=..."
         )
     data[keys[-1]] = value
 
 
 def _sentence(config: type[Config], error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A misspelt key is also a missing one: what was written says more.
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     where = [str(part) for part in first["loc"]]
     name = ".".join(where)
     if first["type"] == "extra_forbidden":

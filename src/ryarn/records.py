@@ -112,8 +112,11 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
     """
     if not path.is_file():
         raise UserError(f"{path}: no such file")
-    with path.open(encoding="utf-8") as lines:
+    # A byte that is no UTF-8 is let through as a surrogate, so that its line can be named.
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):
+            if not line.isascii() and any("\udc80" <= letter <= "\udcff" for letter in line):
+                raise UserError(f"{path}, line {number}: not UTF-8; save the file as UTF-8")
             if not line.strip():
                 continue
             try:

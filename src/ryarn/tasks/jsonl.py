@@ -169,8 +169,8 @@ def _example(row: Mapping[str, Any], number: int) -> Example:
         raise UserError(f"no column {_FORMATS}, only {', '.join(row) or 'none'}")
     if len(answer) != 1 or answer[0]["role"] != "assistant":
         raise UserError("the row has no answer: its last turn must be the assistant's")
-    completion = answer[0]["content"].strip()
-    if not completion:
+    completion = answer[0]["content"]
+    if not completion.strip():
         raise UserError("the row has no answer: its completion is empty")
     if not prompt:
         raise UserError("the row has an answer but no prompt before it")
@@ -181,7 +181,7 @@ def _example(row: Mapping[str, Any], number: int) -> Example:
         id=f"row-{number:06d}",
         prompt=prompt,
         completion=completion,
-        target=completion,
+        target=completion.strip(),
         task="jsonl",
         bin=0,
         source=source[:16],
@@ -199,6 +199,7 @@ def _made(row: Mapping[str, Any]) -> Example:
 def _turns(value: Any, column: str, role: str = "user") -> tuple[Message, ...]:
     """Chat turns from a list of messages, or one turn of `role` from a string."""
     if isinstance(value, str):
+        _check_text(value, column)
         return ({"role": role, "content": value},)
     if not isinstance(value, list):
         kind = "empty" if value is None else type(value).__name__
@@ -207,10 +208,16 @@ def _turns(value: Any, column: str, role: str = "user") -> tuple[Message, ...]:
     for turn in value:
         match turn:
             case {"role": str(who), "content": str(text)}:
+                _check_text(text, column)
                 turns.append({"role": who, "content": text})
             case _:
                 raise UserError(f"column {column}: every message needs a role and a text content")
     return tuple(turns)
+
+
+def _check_text(text: str, column: str) -> None:
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UserError(f"column {column}: half a UTF-16 surrogate pair, which is no text")
 
 
 def _with_bin(example: Example, tokenizer: PreTrainedTokenizerBase) -> Example:
