@@ -8,7 +8,8 @@ SMOLLM2 := $(VENV)/.smollm2
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv smollm2 test lint unit check slow demo bench docs clean
+.PHONY: help venv smollm2 test lint unit check slow demo results bench docs clean
+.PRECIOUS: runs/smollm2-babilong/%/adapter/adapter_model.safetensors
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,10 +47,35 @@ check: test docs ## all that must pass before a commit is offered
 slow: $(SMOLLM2) ## the tests that take minutes or need the SmolLM2 weights
 	$(BIN)/python -m pytest -q -m slow
 
+DEMO := runs/demo
+
 demo: $(SMOLLM2) ## train, evaluate and report on SmolLM2 in under ten minutes
+	rm -rf $(DEMO)
+	$(BIN)/ryarn evaluate recipes/demo.yaml method.name=zero-shot+yarn output=$(DEMO)/zero-shot+yarn
 	$(BIN)/ryarn train recipes/demo.yaml
 	$(BIN)/ryarn evaluate recipes/demo.yaml
-	$(BIN)/ryarn report runs/demo
+	$(BIN)/ryarn report $(DEMO)/zero-shot+yarn $(DEMO)/randomized-yarn --out $(DEMO)/report
+
+RUNS := runs/smollm2-babilong
+COMPARED := zero-shot zero-shot+yarn lora trained-yarn randomized-yarn
+
+results: $(COMPARED:%=$(RUNS)/%/evaluation/summary.json) ## the comparison on SmolLM2 (hours); goes on where it was
+	$(BIN)/ryarn report $(COMPARED:%=$(RUNS)/%) --out docs/results/smollm2-babilong
+
+TRAINED := $(RUNS)/%/adapter/adapter_model.safetensors
+
+$(TRAINED): | $(SMOLLM2)
+	$(BIN)/ryarn train recipes/smollm2-babilong.yaml method.name=$* output=$(RUNS)/$* \
+	  $(if $(wildcard $(RUNS)/$*/checkpoints/checkpoint-*),--resume)
+
+$(RUNS)/zero-shot%/evaluation/summary.json: | $(SMOLLM2)
+	$(BIN)/ryarn evaluate recipes/smollm2-babilong.yaml method.name=zero-shot$* output=$(RUNS)/zero-shot$*
+
+$(RUNS)/zero-shot/evaluation/summary.json: | $(SMOLLM2)
+	$(BIN)/ryarn evaluate recipes/smollm2-babilong.yaml method.name=zero-shot output=$(RUNS)/zero-shot
+
+$(RUNS)/%/evaluation/summary.json: $(TRAINED)
+	$(BIN)/ryarn evaluate recipes/smollm2-babilong.yaml method.name=$* output=$(RUNS)/$*
 
 bench: $(READY) ## what drawing and remapping positions cost, as ratios within one run
 	$(BIN)/python -m benchmarks

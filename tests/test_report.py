@@ -88,14 +88,14 @@ def test_each_family_of_tests_is_corrected_by_itself(result):
     assert min(c.p_holm for c in result.by_bin) == pytest.approx(min(1, 6 * p[0]))
 
 
-def test_a_baseline_turns_the_comparison_round(runs):
-    result = build_report(load_runs(runs), baseline="lora")
+def test_a_reference_turns_the_comparison_round(runs):
+    result = build_report(load_runs(runs), reference="lora")
     assert [(c.first, c.second) for c in result.averages] == [
         ("randomized-yarn", "lora"),
         ("pose", "lora"),
     ]
     with pytest.raises(UserError, match="'rpe': no such method; there are lora, randomized-yarn"):
-        build_report(load_runs(runs), baseline="rpe")
+        build_report(load_runs(runs), reference="rpe")
 
 
 def test_without_randomized_yarn_the_last_method_is_compared_with_the_others(runs):

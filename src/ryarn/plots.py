@@ -178,10 +178,10 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[tuple[float, float], str, str]]
 
 
 def plot_positions(rows: Sequence[Preview], path: Path) -> None:
-    """Draw where the tokens of one row lie in each epoch (the paper's figure 1) into a PNG.
+    """Draw where the tokens of one row lie under each span (the paper's figure 1) into a PNG.
 
     Args:
-        rows: The epochs, see `ryarn.preview`.
+        rows: One for each span, see `ryarn.preview`.
         path: File to write.
     """
     height = 1.3 + 0.42 * len(rows)
@@ -197,11 +197,12 @@ def plot_positions(rows: Sequence[Preview], path: Path) -> None:
     )
     for row in rows:
         axes.plot([row.span] * 2, [row.epoch - 0.42, row.epoch + 0.42], color="#D55E00", lw=2)
-    axes.set_yticks([row.epoch for row in rows], [f"epoch {row.epoch}" for row in rows])
+    names = [f"$L_{{{row.epoch}}}$ = {row.span:,}" for row in rows]
+    axes.set_yticks([row.epoch for row in rows], names)
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     length = len(rows[0].positions)
-    axes.set_xlabel(f"position of each of the {length} tokens; the bar is the span $L_t$")
+    axes.set_xlabel(f"position of each of the row's {length} tokens; the bar ends the span $L_t$")
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,10 +16,10 @@ from ryarn.method import Method
 
 @dataclass(frozen=True)
 class Preview:
-    """One row's positions in one epoch.
+    """One row's positions under one span of the curriculum.
 
     Attributes:
-        epoch: From 1, as the paper's L_t counts.
+        epoch: t of L_t, from 1; the epoch itself where there are as many epochs as spans.
         span: L_t; the row's own length where nothing is drawn.
         positions: Position of each token, int64, shape [length].
     """
@@ -58,7 +58,7 @@ def to_text(rows: Sequence[Preview], width: int = 64) -> str:
     The mark of a column grows with the share of its positions that a token took: `. : | #`.
     """
     last = max(row.span for row in rows)
-    lines = [f"{'epoch':>5} {'span':>8}  0{' ' * (width - 2)}{last - 1}"]
+    lines = [f"{'t':>5} {'span':>8}  0{' ' * (width - 2)}{last - 1}"]
     for row in rows:
         counts, _ = np.histogram(row.positions, bins=width, range=(0, last))
         share = counts / (last / width)

@@ -15,14 +15,14 @@ from ryarn.results import Report, Run, build_report
 from ryarn.runs import EVALUATION, read_json
 
 
-def report(runs: Sequence[Path], out: Path, baseline: str | None = None) -> Report:
+def report(runs: Sequence[Path], out: Path, reference: str | None = None) -> Report:
     """Compare evaluated runs; write report.md, .csv, .json, .png and .html into a folder.
 
     Args:
         runs: Run folders that `ryarn evaluate` has finished; runs that differ in their seed alone
             are pooled.
         out: Folder for the files.
-        baseline: Label that every other method is compared with; by default Randomized YaRN is
+        reference: Label that every other method is compared with; by default Randomized YaRN is
             compared with every other method, or where it is missing the last method.
 
     Raises:
@@ -31,7 +31,7 @@ def report(runs: Sequence[Path], out: Path, baseline: str | None = None) -> Repo
     from ryarn import plots, tables
     from ryarn.page import page
 
-    result = build_report(load_runs(runs), baseline)
+    result = build_report(load_runs(runs), reference)
     out.mkdir(parents=True, exist_ok=True)
     figure = plots.score_by_length(result)
     figure.savefig(out / "report.png", dpi=160)

@@ -147,24 +147,24 @@ class Report:
         return [b for b in self.bins if b > self.train_length]
 
 
-def build_report(runs: Sequence[Run], baseline: str | None = None) -> Report:
+def build_report(runs: Sequence[Run], reference: str | None = None) -> Report:
     """Pool, average and test; see `ryarn.stats` for the rules.
 
     Raises:
-        UserError: No method has the label `baseline`.
+        UserError: No method has the label `reference`.
     """
     groups = _group(runs)
     train_length = max(int(run.manifest["train_length"]) for run in runs)
     bins = sorted({score.bin for score in runs[0].scores})
     ood = [b for b in bins if b > train_length]
     methods = [_method(label, members, bins, ood) for label, members in groups.items()]
-    reference = baseline
+    asked = reference is not None
     if reference is None:
         reference = DEFAULT_REFERENCE if DEFAULT_REFERENCE in groups else list(groups)[-1]
     if reference not in groups:
-        raise UserError(f"baseline {reference!r}: no such method; there are {', '.join(groups)}")
+        raise UserError(f"reference {reference!r}: no such method; there are {', '.join(groups)}")
     pairs = [
-        (reference, label) if baseline is None else (label, reference)
+        (label, reference) if asked else (reference, label)
         for label in groups
         if label != reference
     ]

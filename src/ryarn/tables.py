@@ -250,6 +250,24 @@ def terminal(report: Report) -> list[Table]:
     return [scores, differences]
 
 
+def one_run(report: Report) -> Table:
+    """A single run for a rich console: a line for each bin, with what became of its rows."""
+    from rich.table import Table
+
+    [method] = report.methods
+    table = Table(title=f"{report.task}, {method.label}: percent [95% interval]")
+    table.add_column("bin", justify="right")
+    for name in ("", report.rule):
+        table.add_column(name)
+    for name in ("rows", "skipped", "unparsed", "cut"):
+        table.add_column(name, justify="right")
+    for cell in method.cells:
+        counts = (cell.rows, cell.skipped, cell.unparsed, cell.cut)
+        where = (bin_label(cell.bin), kind(report, cell.bin))
+        table.add_row(*where, percent(cell.score), *map(str, counts))
+    return table
+
+
 def _record(report: Report, method: Method, rule: str, score: Estimate) -> dict[str, Any]:
     return {
         "task": report.task,
