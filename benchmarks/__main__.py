@@ -68,7 +68,7 @@ def facts() -> str:
     """What the figures were measured on, in one paragraph."""
     import torch
 
-    from ryarn.contract import versions
+    from ryarn.versions import versions
 
     listed = ", ".join(f"{name} {version}" for name, version in versions().items())
     cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "ryarn"
 # layer don't know each other, except in an OPEN layer.
 LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("errors",),
-    "pure": ("positions", "curriculum", "draws", "yarn", "stats", "records", "config"),
+    "pure": ("positions", "curriculum", "draws", "yarn", "stats", "records", "config", "versions"),
     "method": ("method", "chat"),
     "borders": ("rope", "tasks", "backends", "tiny"),
     "contents": ("recipe", "contract"),

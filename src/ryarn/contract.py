@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from ryarn import __version__
 from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.positions import SAMPLERS
 from ryarn.rope.inspect import RopeMap
+from ryarn.versions import versions
 
 FILE = "ryarn.json"
 _ADDED = ("lora_", "modules_to_save.", "token_adapter.trainable_tokens_")
@@ -164,15 +163,3 @@ def fingerprint(decoder: nn.Module) -> str:
         sample = value.detach().flatten()[:8].to("cpu", torch.bfloat16).view(torch.int16)
         digest.update(f"{plain} {tuple(value.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Versions of ryarn and of what it trains and evaluates with."""
-    names = ("torch", "transformers", "peft", "trl", "accelerate", "datasets", "numpy")
-    found = {"ryarn": __version__}
-    for name in names:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found

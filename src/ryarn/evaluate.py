@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,7 @@ from ryarn.runs import (
     write_json,
 )
 from ryarn.tasks import Task
+from ryarn.versions import versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -212,17 +211,6 @@ def data_fingerprint(examples: Iterable[Example]) -> str:
         line = json.dumps(example.to_json(), ensure_ascii=False, sort_keys=True)
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """Versions of whatever can change an answer; packages that are not installed are left out."""
-    found = {"python": platform.python_version()}
-    for package in ("ryarn", "torch", "transformers", "peft", "tokenizers"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _claim(folder: Path, manifest: dict[str, Any]) -> None:

@@ -62,7 +62,7 @@ def score_by_length(report: Report) -> Figure:
                 ends.append((end, method.label, colour[method.label]))
         _label_ends(axes, ends)
         axes.set_title(
-            f"{report.task}: {report.rule} by length, with 95% intervals", loc="left", fontsize=11
+            f"{report.task}: score by length, with 95% intervals", loc="left", fontsize=11
         )
     return figure
 

@@ -235,18 +235,21 @@ def terminal(report: Report) -> list[Table]:
     """Tables for a rich console: scores, then differences of OOD averages (else of the bins)."""
     from rich.table import Table
 
+    # Fits 80 columns with four bins: the interval stands below its mean, names are not broken.
     scores = Table(title=f"{report.task}: {report.rule}, percent [95% interval]")
-    for name in score_header(report):
-        scores.add_column(name)
+    for place_, name in enumerate(score_header(report)):
+        scores.add_column(name.replace(" ", "\n", 1), no_wrap=place_ == 0)
     for method in report.methods:
-        scores.add_row(*score_row(report, method))
+        scores.add_row(*(cell.replace(" [", "\n[", 1) for cell in score_row(report, method)))
     if not report.comparisons:
         return [scores]
     differences = Table(title="Differences on the same rows, points [95% interval]")
-    for name in COMPARISON_HEADER:
-        differences.add_column(name)
+    for name in ("first - second", "where", "difference", "p", "p (Holm)"):
+        differences.add_column(name, no_wrap=name == "first - second")
     for row in comparison_rows(report, report.averages or report.by_bin):
-        differences.add_row(*row)
+        first, second, where, difference, *p_values = row[:6]
+        pair = f"{first}\n- {second}"
+        differences.add_row(pair, where, difference.replace(" [", "\n[", 1), *p_values)
     return [scores, differences]
 
 

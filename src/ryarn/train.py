@@ -286,8 +286,8 @@ def _describe(
     """Write what the run is made from, before it begins, and say how many rows were dropped."""
     from rich.console import Console
 
-    from ryarn.contract import versions
     from ryarn.models import describe_device
+    from ryarn.versions import versions
 
     if not trainer.is_world_process_zero():
         return
