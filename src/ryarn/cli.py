@@ -15,6 +15,7 @@ app = typer.Typer(
     help="Randomized YaRN: teach a language model to reason over long contexts from short rows.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # brackets in help are brackets
     pretty_exceptions_enable=False,
 )
 
@@ -51,7 +52,9 @@ def train(
 
 @app.command()
 def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
-    """Answer and score the recipe's evaluation rows; a killed run goes on where it was.
+    """Answer and score the recipe's evaluation rows.
+
+    A killed run goes on where it was.
 
     Example: ryarn evaluate recipes/smollm2-babilong.yaml method.name=lora output=runs/lora
     """
@@ -82,7 +85,7 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Compare evaluated runs: tables, tests, a figure and one HTML page.
+    """Compare evaluated runs: tables, figure, HTML page.
 
     Example: ryarn report runs/lora runs/trained-yarn runs/randomized-yarn --out report
     """
@@ -112,7 +115,9 @@ def data(
     ] = "smollm2",
     split: Annotated[str, typer.Option(help="train, held-out or test.")] = "train",
 ) -> None:
-    """Write a task's rows to JSONL, in TRL's prompt-completion format.
+    """Write a task's rows to a JSONL file.
+
+    The file is in TRL's prompt-completion format, with our columns beside it.
 
     Example: ryarn data babilong questions=[qa3] lengths=[1024,4096] rows=100 --split test
     """
@@ -142,7 +147,7 @@ def positions(
         Path | None, typer.Option("--out", help="Draw a PNG (the paper's figure 1), too.")
     ] = None,
 ) -> None:
-    """Show what a method and its curriculum do to the positions of one row.
+    """Show what a method does to the positions of one row.
 
     Example: ryarn positions recipes/smollm2-babilong.yaml --out positions.png
     """
