@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ryarn.config import build
-from ryarn.contract import Contract
+from ryarn.contract import Contract, fingerprint
 from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.models import load_model
@@ -106,7 +106,7 @@ def load_for_inference(
 
     Returns:
         The model, on the accelerator where there is one, and what the evaluation notes about it:
-        method, train_factor, eval_factor, original_length.
+        method, train_factor, eval_factor, original_length, base (a fingerprint of its weights).
 
     Raises:
         UserError: As for `find_adapter`, or the adapter does not fit the base.
@@ -120,6 +120,7 @@ def load_for_inference(
         "train_factor": method.train_factor,
         "eval_factor": method.eval_factor,
         "original_length": rope_map.original_length,
+        "base": fingerprint(rope_map.decoder),
     }
     if contract is not None:
         model = _put_on(model, recipe.output / ADAPTER, contract, method.eval_factor)

@@ -138,6 +138,25 @@ def test_a_mixture_of_experts_passes() -> None:
     extend(Qwen3MoeForCausalLM(config), METHOD).verify()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_leak_as_small_as_rounding_is_seen_in_a_dense_model(dtype: torch.dtype) -> None:
+    model, _ = tiny.build("llama", dtype=dtype)
+    extension = extend(model, METHOD)
+
+    def leak(module: Any, args: Any, out: torch.Tensor) -> torch.Tensor:
+        # the first token hears of the last, by one step of its dtype
+        heard = out[..., -1:, :1].float().sign()
+        out = out.clone()
+        out[..., :1, :1] *= 1 + heard * torch.finfo(dtype).eps
+        return out
+
+    before = model.model.norm.register_forward_hook(leak)
+    with pytest.raises(SelfTestError, match="moves token 0 of one document"):
+        extension.verify()
+    before.remove()
+    extension.verify()
+
+
 def test_a_model_is_extended_once() -> None:
     model, extension = extended()
     with pytest.raises(UserError, match="already extended: call remove"):
