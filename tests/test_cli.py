@@ -404,3 +404,13 @@ def test_a_run_goes_on_with_other_workers(recipe: Path) -> None:
     train(load_recipe(recipe, ["train.save_steps=1", "train.max_steps=2"]))
     shutil.rmtree(recipe.parent / "run" / "adapter")
     train(load_recipe(recipe, ["train.log_steps=2", "train.max_steps=2"]), resume=True)
+
+
+def test_weights_that_are_cut_off(recipe: Path, refused: Refusal, tmp_path: Path) -> None:
+    folder = tmp_path / "cut"
+    for saved in tiny.build("llama"):
+        saved.save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    sentence = refused("train", recipe, f"model.name={folder}")
+    assert sentence.startswith(f"model.name = '{folder}' can't be loaded: ")

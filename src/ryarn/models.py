@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -116,9 +117,9 @@ def _one_sentence(name: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         # transformers' messages run over many lines; the first says what went wrong.
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"model.name = {name!r} can't be loaded: {reason}") from error
 
 

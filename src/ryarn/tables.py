@@ -48,22 +48,21 @@ def bin_label(length: int) -> str:
 
 def percent(estimate: Estimate) -> str:
     """`84.0 [71.5, 91.7]`, the mean alone where there is no interval, a dash without rows."""
-    if estimate.mean is None:
-        return DASH
-    text = f"{100 * estimate.mean:.1f}"
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text} [{100 * estimate.low:.1f}, {100 * estimate.high:.1f}]"
+    return _with_interval(estimate, ".1f")
 
 
 def points(difference: Difference) -> str:
     """`+12.0 [3.1, 20.9]`: a difference in percentage points."""
-    if difference.mean is None:
+    return _with_interval(difference, "+.1f")
+
+
+def _with_interval(value: Estimate | Difference, form: str) -> str:
+    if value.mean is None:
         return DASH
-    text = f"{100 * difference.mean:+.1f}"
-    if difference.low is None or difference.high is None:
+    text = format(100 * value.mean, form)
+    if value.low is None or value.high is None:
         return text
-    return f"{text} [{100 * difference.low:+.1f}, {100 * difference.high:+.1f}]"
+    return f"{text} [{format(100 * value.low, form)}, {format(100 * value.high, form)}]"
 
 
 def p_value(p: float | None) -> str:
