@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from report_runs import make_run
 from ryarn.plots import COLOURS, as_svg, colours, score_by_length, spread
-from ryarn.report import build_report, load_runs
+from ryarn.report import load_runs
+from ryarn.results import build_report
 
 BINS = (512, 1024, 2048, 4096)
 LABELS = ["randomized-yarn", "lora", "trained-yarn"]
@@ -29,7 +31,7 @@ def lines(axes):
 
 def test_each_method_is_a_line_through_its_scores(tmp_path):
     report = report_of(tmp_path)
-    axes = score_by_length(report).axes[0]
+    axes = score_by_length([report]).axes[0]
     assert set(lines(axes)) == set(LABELS)
     for method in report.methods:
         line = lines(axes)[method.label]
@@ -43,29 +45,29 @@ def test_each_method_is_a_line_through_its_scores(tmp_path):
 
 
 def test_axis_reads_as_lengths_and_marks_training_and_original_length(tmp_path):
-    axes = score_by_length(report_of(tmp_path)).axes[0]
+    axes = score_by_length([report_of(tmp_path)]).axes[0]
     assert axes.get_xscale() == "log"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["512", "1K", "2K", "4K"]
     texts = [text.get_text().strip() for text in axes.texts]
-    assert {"training length 512", "L_pre 2K", *LABELS} <= set(texts)
+    assert {"fine-tuned up to 512", "base's own window: 2K", *LABELS} <= set(texts)
     marks = [line.get_xdata()[0] for line in axes.lines if list(line.get_ydata()) == [0, 1]]
     assert marks == [512, 2048]
 
 
 def test_an_original_length_far_away_is_said_not_drawn(tmp_path):
-    axes = score_by_length(report_of(tmp_path, original_length=32_768)).axes[0]
-    assert "L_pre 32K lies outside" in axes.get_xlabel()
+    axes = score_by_length([report_of(tmp_path, original_length=32_768)]).axes[0]
+    assert "base's own window: 32K, outside" in axes.get_xlabel()
     assert axes.get_xlim()[1] < 8192
 
 
 def test_rows_without_background_have_a_place_on_the_log_axis(tmp_path):
-    axes = score_by_length(report_of(tmp_path, bins=(0, 1000, 2000))).axes[0]
+    axes = score_by_length([report_of(tmp_path, bins=(0, 1000, 2000))]).axes[0]
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0K", "1K", "2K"]
     assert min(axes.get_xticks()) == 500
 
 
 def test_a_bin_without_scores_is_left_out(tmp_path):
-    figure = score_by_length(report_of(tmp_path, window=5))
+    figure = score_by_length([report_of(tmp_path, window=5)])
     assert lines(figure.axes[0]) == {}
 
 
@@ -86,7 +88,35 @@ def test_labels_are_spread_apart_within_the_axis():
 
 def test_svg_needs_no_font_and_is_the_same_every_time(tmp_path):
     report = report_of(tmp_path)
-    one, two = (as_svg(score_by_length(report)) for _ in range(2))
+    one, two = (as_svg(score_by_length([report])) for _ in range(2))
     assert one == two
     assert one.startswith("<svg")
     assert "<text" not in one
+
+
+def test_each_task_has_a_panel_and_the_title_says_what_was_done(tmp_path):
+    report = report_of(tmp_path)
+    figure = score_by_length([report, replace(report, task="other")])
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert titles == ["places", "other"]
+    assert figure.get_suptitle() == (
+        "Fine-tuned on texts of up to 512 tokens, tested on texts of up to 4K"
+    )
+    assert figure.axes[0].get_title(loc="right") == (
+        "mean of 50 rows a point, 1 training seed; bars: 95% intervals"
+    )
+
+
+def test_the_reference_stands_out_and_what_was_not_trained_steps_back(tmp_path):
+    runs = [
+        make_run(tmp_path / "0", "zero-shot", dict.fromkeys(BINS, 0.3), train=None),
+        make_run(tmp_path / "1", "lora", dict.fromkeys(BINS, 0.5)),
+        make_run(tmp_path / "2", "mine", dict.fromkeys(BINS, 0.8)),
+    ]
+    axes = score_by_length([build_report(load_runs(runs), "mine")]).axes[0]
+    drawn = {line.get_label(): line for line in axes.lines}
+    widths = [drawn[label].get_linewidth() for label in ("zero-shot", "lora", "mine")]
+    assert widths == sorted(set(widths))
+    assert [drawn[label].get_linestyle() for label in ("zero-shot", "lora")] == ["--", "-"]
+    bold = {text.get_text() for text in axes.texts if text.get_fontweight() == "bold"}
+    assert bold == {"mine"}

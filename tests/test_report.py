@@ -13,10 +13,11 @@ import pytest
 from rich.console import Console
 
 from report_runs import examples, make_run
-from ryarn import tables
+from ryarn import markdown, tables
 from ryarn.errors import UserError
 from ryarn.records import read_jsonl
-from ryarn.report import build_report, load_runs, report
+from ryarn.report import load_runs, report
+from ryarn.results import build_report
 from ryarn.stats import estimate, paired
 
 BINS = (512, 1024, 2048)
@@ -103,16 +104,6 @@ def test_without_randomized_yarn_the_last_method_is_compared_with_the_others(run
     assert [(c.first, c.second) for c in result.averages] == [("lora", "pose")]
 
 
-def test_seeds_of_one_method_are_pooled_and_clustered_by_source(tmp_path, runs):
-    again = make_run(tmp_path / "again", "randomized-yarn", GOOD, seed=1)
-    result = build_report(load_runs([*runs, again]))
-    method = next(m for m in result.methods if m.label == "randomized-yarn")
-    assert [cell.score.n for cell in method.cells] == [100, 100, 100]
-    assert {cell.score.sources for cell in method.cells} == {50}
-    assert method.ood.mean == pytest.approx(np.mean([run.ood for run in method.runs]))
-    assert {c.difference.n for c in result.averages} == {100}
-
-
 def test_one_label_with_two_settings_is_two_methods(tmp_path, runs):
     other = make_run(tmp_path / "wide", "randomized-yarn", GOOD, eval_factor=8.0)
     result = build_report(load_runs([runs[1], other]))
@@ -137,7 +128,7 @@ def test_rows_that_did_not_fit_are_counted_and_leave_no_ood_average(tmp_path, ru
     assert any("50 of 50 rows at 2K did not fit" in note for note in result.notes)
     # what both have is still compared, and said to be less than the whole
     assert tables.place(result, result.averages[0]) == "OOD average of 1K"
-    assert "| lora |" in tables.markdown(result)
+    assert "| lora |" in markdown.markdown([result], [])
 
 
 def long_turn():
@@ -172,11 +163,10 @@ def test_without_ood_bins_there_is_no_average(tmp_path, runs):
 def test_every_format_is_written_and_agrees(tmp_path, runs):
     result = report(runs, tmp_path / "out")
     out = tmp_path / "out"
-    assert {path.name for path in out.iterdir()} == {
-        f"report.{ending}" for ending in ("md", "csv", "json", "png", "html")
-    }
+    formats = {f"report.{ending}" for ending in ("md", "csv", "json", "png", "html")}
+    assert {path.name for path in out.iterdir()} == formats | {"rows.csv.gz"}
     mean = result.methods[1].ood.mean
-    stored = json.loads((out / "report.json").read_text())
+    [stored] = json.loads((out / "report.json").read_text())["tasks"]
     assert stored["methods"][1]["ood"]["mean"] == mean
     rows = list(csv.DictReader(io.StringIO((out / "report.csv").read_text())))
     assert len(rows) == 3 * (2 * len(BINS) + 1)
@@ -218,7 +208,8 @@ def test_the_page_is_whole_needs_nothing_and_escapes_what_models_say(tmp_path, r
     assert "@import" not in text
     assert not re.search(r"url\((?!#)", text)
     assert "&lt;b&gt;kitchen&lt;/b&gt; &amp; stayed" in text
-    assert text.count("<details") == 1 + len(BINS)
+    # bin by bin, rows, the other rule, settings
+    assert text.count("<details") == 4 + len(BINS)
     for word in ("randomized-yarn", "places-substring", "Wilson", "versions", "width=device-width"):
         assert word in text
 
@@ -226,8 +217,8 @@ def test_the_page_is_whole_needs_nothing_and_escapes_what_models_say(tmp_path, r
 def test_the_same_runs_give_the_same_files(tmp_path, runs):
     report(runs, tmp_path / "one")
     report(runs, tmp_path / "two")
-    for name in ("report.md", "report.csv", "report.json", "report.html"):
-        assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
+    for name in ("report.md", "report.csv", "report.json", "report.html", "rows.csv.gz"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
 
 
 def test_the_terminal_shows_scores_and_differences(result):
@@ -266,4 +257,4 @@ def test_lengths_are_named_as_people_name_them(length, label):
 
 
 def test_markdown_cells_cannot_break_the_table():
-    assert tables._markdown_table(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x\\|y z |"
+    assert markdown.table(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x\\|y z |"

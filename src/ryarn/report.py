@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from ryarn.answers import Run
 from ryarn.errors import UserError
 from ryarn.evaluate import MANIFEST, SCORES
 from ryarn.records import Score, read_jsonl
-from ryarn.results import Report, Run, build_report
+from ryarn.results import Report, build_reports
 from ryarn.runs import EVALUATION, read_json
 
 
 def report(runs: Sequence[Path], out: Path, reference: str | None = None) -> Report:
-    """Compare evaluated runs; write report.md, .csv, .json, .png and .html into a folder.
+    """Compare evaluated runs of one task: a grid of one task.
 
     Args:
         runs: Run folders that `ryarn evaluate` has finished; runs that differ in their seed alone
@@ -28,23 +28,33 @@ def report(runs: Sequence[Path], out: Path, reference: str | None = None) -> Rep
     Raises:
         UserError: No runs, a run without a finished evaluation, or runs on different rows.
     """
-    from ryarn import plots, tables
-    from ryarn.page import page
+    loaded = load_runs(runs)
+    return _write({str(loaded[0].manifest["task"]): loaded}, out, reference, [])[0]
 
-    result = build_report(load_runs(runs), reference)
-    out.mkdir(parents=True, exist_ok=True)
-    figure = plots.score_by_length(result)
-    figure.savefig(out / "report.png", dpi=160)
-    (out / "report.md").write_text(tables.markdown(result), encoding="utf-8")
-    (out / "report.html").write_text(page(result, plots.as_svg(figure)), encoding="utf-8")
-    text = json.dumps(asdict(result), ensure_ascii=False, indent=2, allow_nan=False)
-    (out / "report.json").write_text(text + "\n", encoding="utf-8")
-    with (out / "report.csv").open("w", encoding="utf-8", newline="") as file:
-        rows = tables.tidy(result)
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    return result
+
+def report_grid(
+    runs: Mapping[str, Sequence[Path]], out: Path, reference: str | None, about: Sequence[str]
+) -> list[Report]:
+    """Compare evaluated runs of several tasks in one table, one figure and one page.
+
+    Writes report.md, .csv, .json, .png and .html, and rows.csv.gz with every answer's score.
+
+    Args:
+        runs: Task name to its run folders, methods in the order of the table.
+        out: Folder for the files.
+        reference: As in `report`; a task that lacks it compares nothing and says so.
+        about: Sentences on what was compared, for the top: base, data, seeds, budget.
+
+    Returns:
+        A report for each task.
+
+    Raises:
+        UserError: As in `report`, or no task has the reference.
+    """
+    if not runs:
+        raise UserError("report: no task has a finished run")
+    loaded = {task: load_runs(folders) for task, folders in runs.items()}
+    return _write(loaded, out, reference, about)
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
@@ -56,9 +66,11 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
     if not folders:
         raise UserError("report: no run folders given; name at least one that was evaluated")
     runs: list[Run] = []
+    known: set[Path] = set()
     for folder in folders:
-        if folder.resolve() in [run.folder.resolve() for run in runs]:
+        if folder.resolve() in known:
             raise UserError(f"run {folder} is given twice: name every run once")
+        known.add(folder.resolve())
         runs.append(_load_run(folder))
     first = runs[0]
     for run in runs[1:]:
@@ -79,3 +91,24 @@ def _load_run(folder: Path) -> Run:
         raise UserError(f"run {folder}: its evaluation is not finished; run `ryarn evaluate` again")
     manifest = read_json(place / MANIFEST)
     return Run(folder, manifest, [Score(**row) for row in read_jsonl(place / SCORES)])
+
+
+def _write(
+    tasks: Mapping[str, Sequence[Run]], out: Path, reference: str | None, about: Sequence[str]
+) -> list[Report]:
+    from ryarn import plots, tidy
+    from ryarn.markdown import markdown
+    from ryarn.page import page
+
+    reports = build_reports(tasks, reference)
+    out.mkdir(parents=True, exist_ok=True)
+    figure = plots.score_by_length(reports)
+    figure.savefig(out / "report.png", dpi=160)
+    (out / "report.md").write_text(markdown(reports, about), encoding="utf-8")
+    (out / "report.html").write_text(page(reports, plots.as_svg(figure), about), encoding="utf-8")
+    content = {"about": list(about), "tasks": [asdict(result) for result in reports]}
+    text = json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False)
+    (out / "report.json").write_text(text + "\n", encoding="utf-8")
+    tidy.write_numbers(reports, out / "report.csv")
+    tidy.write_rows(tasks, out / "rows.csv.gz")
+    return reports

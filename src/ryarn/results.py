@@ -1,42 +1,19 @@
-"""A report as data: runs pooled by method, OOD averages, and paired comparisons."""
+"""A report as data: one task's methods with their scores by length, and their comparisons."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ryarn.answers import Answers, Run, group
+from ryarn.comparison import Comparison, compare
 from ryarn.errors import UserError
-from ryarn.evaluate import COMPLETIONS, EXAMPLES, official
-from ryarn.records import Score, read_jsonl
-from ryarn.runs import EVALUATION
-from ryarn.stats import Difference, Estimate, estimate, holm, paired
+from ryarn.samples import Sample, samples
+from ryarn.stats import Estimate
 
 DEFAULT_REFERENCE = "randomized-yarn"
-NOT_SETTINGS = ("label", "seed", "adapter", "versions")
-"""Manifest keys in which runs of one method may differ and still be pooled."""
-MAX_EXAMPLES = 8
-PROMPT_END = 600
-"""Characters of a prompt's end that the page shows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One evaluated run folder."""
-
-    folder: Path
-    manifest: dict[str, Any]
-    scores: list[Score]
-
-    @property
-    def settings(self) -> str:
-        """What makes two runs the same experiment, as one comparable string."""
-        kept = {k: v for k, v in self.manifest.items() if k not in NOT_SETTINGS}
-        return json.dumps(kept, sort_keys=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,50 +51,26 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """All runs of one label, pooled. `ood` has no mean when an OOD bin has no scored row."""
+    """All runs of one label, pooled.
+
+    Attributes:
+        label: What the report calls it.
+        seeds: Its training seeds; empty for a method without training.
+        cells: A cell for each bin.
+        ood: The OOD average; without a mean when an OOD bin has no scored row.
+        runs: Each run by itself.
+    """
 
     label: str
+    seeds: tuple[int, ...]
     cells: list[Cell]
     ood: Estimate
     runs: list[RunLine]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """One method against another on the same rows.
-
-    Attributes:
-        first: Label of the method that the difference is in favour of.
-        second: Label of the other.
-        bin: The bin; None for the OOD average.
-        bins: The bins that took part.
-        difference: First minus second.
-        p_holm: Corrected p-value; the OOD averages are one family, all single bins another.
-    """
-
-    first: str
-    second: str
-    bin: int | None
-    bins: tuple[int, ...]
-    difference: Difference
-    p_holm: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One example with every method's answer (of its first run)."""
-
-    id: str
-    bin: int
-    prompt_end: str
-    target: str
-    answers: dict[str, str]
-    scores: dict[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that the formats show; bins beyond `train_length` are OOD."""
+    """Everything that the formats show of one task; bins beyond `train_length` are OOD."""
 
     task: str
     rule: str
@@ -146,31 +99,52 @@ class Report:
         """Bins longer than the fine-tuning rows."""
         return [b for b in self.bins if b > self.train_length]
 
+    @property
+    def labels(self) -> list[str]:
+        """What the methods are called, in order."""
+        return [method.label for method in self.methods]
+
+
+def build_reports(tasks: Mapping[str, Sequence[Run]], reference: str | None) -> list[Report]:
+    """A report for each task; see `build_report`.
+
+    Raises:
+        UserError: No method of any task has the label `reference`.
+    """
+    groups = {task: group(runs) for task, runs in tasks.items()}
+    known = list(dict.fromkeys(label for of_task in groups.values() for label in of_task))
+    if reference is not None and reference not in known:
+        raise UserError(f"reference {reference!r}: no such method; there are {', '.join(known)}")
+    return [_report(task, groups[task], reference) for task in tasks]
+
 
 def build_report(runs: Sequence[Run], reference: str | None = None) -> Report:
-    """Pool, average and test; see `ryarn.stats` for the rules.
+    """Pool, average and test the runs of one task; see `ryarn.stats` for the rules.
 
     Raises:
         UserError: No method has the label `reference`.
     """
-    groups = _group(runs)
+    return build_reports({str(runs[0].manifest["task"]): runs}, reference)[0]
+
+
+def _report(task: str, groups: dict[str, list[Run]], reference: str | None) -> Report:
+    runs = [run for members in groups.values() for run in members]
     train_length = max(int(run.manifest["train_length"]) for run in runs)
     bins = sorted({score.bin for score in runs[0].scores})
     ood = [b for b in bins if b > train_length]
-    methods = [_method(label, members, bins, ood) for label, members in groups.items()]
+    answers = {label: Answers.of(members) for label, members in groups.items()}
+    methods = [_method(label, groups[label], answers[label], bins, ood) for label in groups]
     asked = reference is not None
     if reference is None:
         reference = DEFAULT_REFERENCE if DEFAULT_REFERENCE in groups else list(groups)[-1]
-    if reference not in groups:
-        raise UserError(f"reference {reference!r}: no such method; there are {', '.join(groups)}")
     pairs = [
         (label, reference) if asked else (reference, label)
         for label in groups
-        if label != reference
+        if label != reference and reference in groups
     ]
     lengths = [run.manifest.get("original_length") for run in runs]
-    return Report(
-        task=str(runs[0].manifest["task"]),
+    report = Report(
+        task=task,
         rule=next((next(iter(s.scores)) for run in runs for s in run.scores if s.scores), ""),
         data=str(runs[0].manifest["data"]),
         train_length=train_length,
@@ -178,54 +152,35 @@ def build_report(runs: Sequence[Run], reference: str | None = None) -> Report:
         bins=bins,
         methods=methods,
         reference=reference,
-        comparisons=_compare(groups, pairs, bins, ood),
-        notes=_notes(runs, methods, ood),
-        samples=_samples(groups, bins),
+        comparisons=compare(answers, pairs, bins, ood),
+        notes=[],
+        samples=samples(groups, bins),
     )
+    report.notes.extend(_notes(report))
+    return report
 
 
-def _group(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Label to runs; a label used for different settings is made several by the folder's name."""
-    settings: dict[str, list[str]] = {}
+def _method(
+    label: str, runs: Sequence[Run], answers: Answers, bins: Sequence[int], ood: Sequence[int]
+) -> Method:
+    rules = {rule for run in runs for s in run.scores for rule in list(s.scores)[1:]}
+    others = {rule: Answers.of(runs, rule) for rule in sorted(rules)}
+    lines = []
     for run in runs:
-        known = settings.setdefault(str(run.manifest["label"]), [])
-        if run.settings not in known:
-            known.append(run.settings)
-    groups: dict[str, list[Run]] = {}
-    named: dict[str, str] = {}
-    for run in runs:
-        label = str(run.manifest["label"])
-        if len(settings[label]) > 1:
-            label = named.setdefault(run.settings, f"{label} ({run.folder.resolve().name})")
-        groups.setdefault(label, []).append(run)
-    return groups
+        own = Answers.of([run])
+        means = {b: own.estimate([b]).mean for b in bins}
+        lines.append(RunLine(str(run.folder), run.manifest, means, own.average(ood).mean))
+    cells = [_cell(b, runs, answers, others) for b in bins]
+    return Method(label, answers.seeds, cells, answers.average(ood), lines)
 
 
-def _method(label: str, runs: Sequence[Run], bins: Sequence[int], ood: Sequence[int]) -> Method:
-    pooled = [score for run in runs for score in run.scores]
-    lines = [
-        RunLine(
-            str(run.folder),
-            run.manifest,
-            {b: _estimate(s for s in run.scores if s.bin == b).mean for b in bins},
-            _ood(run.scores, ood).mean,
-        )
-        for run in runs
-    ]
-    return Method(label, [_cell(b, pooled) for b in bins], _ood(pooled, ood), lines)
-
-
-def _cell(bin_: int, scores: Sequence[Score]) -> Cell:
-    rows = [score for score in scores if score.bin == bin_]
+def _cell(bin_: int, runs: Sequence[Run], answers: Answers, others: Mapping[str, Answers]) -> Cell:
+    rows = [score for run in runs for score in run.scores if score.bin == bin_]
     scored = [score for score in rows if score.scores]
-    others = list(scored[0].scores)[1:] if scored else []
     return Cell(
         bin=bin_,
-        score=_estimate(rows),
-        others={
-            name: estimate([s.scores[name] for s in scored], [s.source for s in scored])
-            for name in others
-        },
+        score=answers.estimate([bin_]),
+        others={rule: other.estimate([bin_]) for rule, other in others.items()},
         rows=len(rows),
         skipped=len(rows) - len(scored),
         unparsed=sum(not score.parsed for score in scored),
@@ -233,131 +188,51 @@ def _cell(bin_: int, scores: Sequence[Score]) -> Cell:
     )
 
 
-def _estimate(scores: Iterable[Score], by_bin: bool = False) -> Estimate:
-    scored = [score for score in scores if score.scores]
-    values = [official(score) for score in scored]
-    bins = [score.bin for score in scored] if by_bin else None
-    return estimate(values, [score.source for score in scored], bins)
-
-
-def _ood(scores: Sequence[Score], ood: Sequence[int]) -> Estimate:
-    """Mean of the OOD bins' means; none when a bin has no score: fewer bins would flatter."""
-    if {score.bin for score in scores if score.scores} >= set(ood):
-        return _estimate((score for score in scores if score.bin in ood), by_bin=True)
-    return estimate([], [])
-
-
-def _by_id(runs: Sequence[Run]) -> dict[str, tuple[Score, float]]:
-    """Example id to its row and its mean score over the runs (seeds) that scored it."""
-    values: dict[str, list[float]] = {}
-    rows: dict[str, Score] = {}
-    for score in (score for run in runs for score in run.scores if score.scores):
-        values.setdefault(score.id, []).append(official(score))
-        rows[score.id] = score
-    return {key: (rows[key], float(np.mean(values[key]))) for key in rows}
-
-
-def _compare(
-    groups: dict[str, list[Run]],
-    pairs: Sequence[tuple[str, str]],
-    bins: Sequence[int],
-    ood: Sequence[int],
-) -> list[Comparison]:
-    by_label = {label: _by_id(runs) for label, runs in groups.items()}
-    average, single = [], []
-    for first, second in pairs:
-        one, two = by_label[first], by_label[second]
-        if ood:
-            average.append(_comparison((first, second), one, two, None, ood))
-        single += [_comparison((first, second), one, two, b, [b]) for b in bins]
-    return [*_corrected(average), *_corrected(single)]
-
-
-def _comparison(
-    labels: tuple[str, str],
-    one: dict[str, tuple[Score, float]],
-    two: dict[str, tuple[Score, float]],
-    bin_: int | None,
-    wanted: Sequence[int],
-) -> Comparison:
-    both = [key for key, (row, _) in one.items() if key in two and row.bin in wanted]
-    rows = [one[key][0] for key in both]
-    difference = paired(
-        [one[key][1] for key in both],
-        [two[key][1] for key in both],
-        [row.source for row in rows],
-        # A fresh generator each: a p-value doesn't change when another run joins the report.
-        np.random.default_rng(0),
-        [row.bin for row in rows],
-    )
-    return Comparison(*labels, bin_, tuple(sorted({r.bin for r in rows})), difference, None)
-
-
-def _corrected(family: Sequence[Comparison]) -> list[Comparison]:
-    adjusted = holm([c.difference.p for c in family])
-    return [
-        Comparison(c.first, c.second, c.bin, c.bins, c.difference, p)
-        for c, p in zip(family, adjusted, strict=True)
-    ]
-
-
-def _notes(runs: Sequence[Run], methods: Sequence[Method], ood: Sequence[int]) -> list[str]:
+def _notes(report: Report) -> list[str]:
     from ryarn.tables import bin_label
 
-    notes = []
-    for method in methods:
+    notes = [*_seed_notes(report)]
+    for method in report.methods:
         for cell in (cell for cell in method.cells if cell.skipped):
+            over = f" (over {len(method.runs)} runs)" if len(method.runs) > 1 else ""
             notes.append(
-                f"{method.label}: {cell.skipped} of {cell.rows} rows at {bin_label(cell.bin)} did "
-                "not fit into its window; they are counted, not scored."
+                f"{method.label}: {cell.skipped} of {cell.rows} rows at {bin_label(cell.bin)}"
+                f"{over} did not fit into its window; they are counted, not scored."
             )
-        if ood and method.ood.mean is None:
+        if report.ood_bins and method.ood.mean is None:
             notes.append(f"{method.label}: no OOD average, as an OOD bin has no scored row.")
-    lengths = sorted({int(run.manifest["train_length"]) for run in runs})
+    manifests = [run.manifest for method in report.methods for run in method.runs]
+    lengths = sorted({int(manifest["train_length"]) for manifest in manifests})
     if len(lengths) > 1:
         listed = ", ".join(map(str, lengths))
         notes.append(f"Training lengths differ ({listed}): OOD is beyond the longest of them.")
-    if len({json.dumps(run.manifest.get("versions"), sort_keys=True) for run in runs}) > 1:
+    if len({json.dumps(manifest.get("versions"), sort_keys=True) for manifest in manifests}) > 1:
         notes.append("The runs were evaluated with different package versions; see the settings.")
-    if not ood:
+    if not report.ood_bins:
         notes.append("No bin is longer than the training rows: nothing here is OOD.")
+    if report.reference not in report.labels:
+        notes.append(f"{report.reference} has no finished run here: nothing is compared with it.")
     return notes
 
 
-def _samples(groups: dict[str, list[Run]], bins: Sequence[int]) -> list[Sample]:
-    """The first row of each bin; bins are thinned evenly when there are many."""
-    picked = np.unique(np.linspace(0, len(bins) - 1, min(MAX_EXAMPLES, len(bins))).round())
-    wanted = {bins[int(i)] for i in picked}
-    first = {label: runs[0] for label, runs in groups.items()}
-    chosen: dict[str, dict[str, Any]] = {}
-    for row in read_jsonl(next(iter(first.values())).folder / EVALUATION / EXAMPLES):
-        if row["bin"] in wanted:
-            wanted.remove(row["bin"])
-            chosen[row["id"]] = row
-        if not wanted:
-            break
-    answers: dict[str, dict[str, str]] = {key: {} for key in chosen}
-    scores: dict[str, dict[str, float | None]] = {key: {} for key in chosen}
-    for label, run in first.items():
-        for row in read_jsonl(run.folder / EVALUATION / COMPLETIONS):
-            if row["id"] in chosen:
-                skipped = row["finish"] == "skipped"
-                answers[row["id"]][label] = f"skipped: {row['reason']}" if skipped else row["text"]
-        for score in run.scores:
-            if score.id in chosen:
-                scores[score.id][label] = official(score) if score.scores else None
-    return [
-        Sample(
-            id=key,
-            bin=row["bin"],
-            prompt_end=_end(row["prompt"][-1]["content"]),
-            target=row["target"],
-            answers=answers[key],
-            scores=scores[key],
+def _seed_notes(report: Report) -> list[str]:
+    """Which seeds are missing, and what does not cover the training."""
+    every = sorted({seed for method in report.methods for seed in method.seeds})
+    notes = []
+    for method in (method for method in report.methods if method.seeds):
+        missing = [str(seed) for seed in every if seed not in method.seeds]
+        # A method that was run once is told of below; that its seeds are few is no failure.
+        if missing and len(method.seeds) > 1:
+            notes.append(
+                f"{method.label}: no finished run with seed {', '.join(missing)}; its numbers are "
+                f"over {len(method.seeds)} of {len(every)} seeds, and differences are over the "
+                "seeds that both methods have."
+            )
+    single = [method.label for method in report.methods if len(method.seeds) == 1]
+    if single:
+        notes.append(
+            f"One training seed: {'; '.join(single)}. Their intervals, and the intervals and p of "
+            "their differences, cover the choice of rows only, not the training: another seed may "
+            "come out differently."
         )
-        for key, row in sorted(chosen.items(), key=lambda item: item[1]["bin"])
-    ]
-
-
-def _end(text: str) -> str:
-    return text if len(text) <= PROMPT_END else f"… {text[-PROMPT_END:]}"
+    return notes
