@@ -14,6 +14,8 @@ from ryarn.config import Config
 from ryarn.errors import UserError
 from ryarn.records import Completion, Example, Message, Score, read_jsonl
 from ryarn.tasks.babilong_score import babilong_score
+from ryarn.tasks.conflicts import conflicts_score
+from ryarn.tasks.lookalikes import lookalikes_score
 from ryarn.tasks.splits import SPLITS, content_hash, split_of
 
 if TYPE_CHECKING:
@@ -99,6 +101,8 @@ def plain_score(example: Example, completion: Completion) -> Score:
 SCORES: dict[str, Callable[[Example, Completion], Score]] = {
     "jsonl": plain_score,
     "babilong": babilong_score,
+    "conflicts": conflicts_score,
+    "lookalikes": lookalikes_score,
 }
 """A row's `task` to its score."""
 

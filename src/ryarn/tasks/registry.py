@@ -10,16 +10,28 @@ from pydantic import Field
 from ryarn.errors import UserError
 from ryarn.tasks import Task
 from ryarn.tasks.babilong import Babilong, BabilongConfig
+from ryarn.tasks.conflicts import Conflicts, ConflictsConfig
 from ryarn.tasks.jsonl import Jsonl, JsonlConfig
+from ryarn.tasks.lookalikes import Lookalikes, LookalikesConfig
 
-TaskConfig = Annotated[BabilongConfig | JsonlConfig, Field(discriminator="task")]
+TaskConfig = Annotated[
+    BabilongConfig | JsonlConfig | ConflictsConfig | LookalikesConfig,
+    Field(discriminator="task"),
+]
 """A recipe's data section: its `task` says which."""
 
-CONFIGS: dict[str, type[BabilongConfig] | type[JsonlConfig]] = {
+CONFIGS: dict[str, type[BabilongConfig | JsonlConfig | ConflictsConfig | LookalikesConfig]] = {
     "babilong": BabilongConfig,
     "jsonl": JsonlConfig,
+    "conflicts": ConflictsConfig,
+    "lookalikes": LookalikesConfig,
 }
-TASKS: dict[str, Callable[[Any], Task]] = {"babilong": Babilong, "jsonl": Jsonl}
+TASKS: dict[str, Callable[[Any], Task]] = {
+    "babilong": Babilong,
+    "jsonl": Jsonl,
+    "conflicts": Conflicts,
+    "lookalikes": Lookalikes,
+}
 """Name, as in a config's `task`, to the class that takes that config."""
 
 
