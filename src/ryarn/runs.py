@@ -66,7 +66,7 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"output = {str(folder)!r}: {there} may not be written to, choose another")
 
 
-_BESIDE = ("evaluate.", "output", *(f"train.{key}" for key in WITHOUT_EFFECT))
+_BESIDE = ("evaluate.", "output", "label", *(f"train.{key}" for key in WITHOUT_EFFECT))
 
 
 def _check_same_run(recipe: Recipe) -> None:
