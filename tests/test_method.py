@@ -9,7 +9,7 @@ import pytest
 
 from ryarn.errors import UserError
 from ryarn.method import METHODS, make_method
-from ryarn.positions import Contiguous, SkipWise, UniformSubset
+from ryarn.positions import Contiguous, RandomChunks, SkipWise, UniformSubset
 
 # name: trains, s, s', sampler, spans; worked out by hand from the paper's sections 3 and B.
 TABLE: dict[str, tuple[bool, float | None, float | None, Any, tuple[int, ...] | None]] = {
@@ -20,10 +20,11 @@ TABLE: dict[str, tuple[bool, float | None, float | None, Any, tuple[int, ...] | 
     "rpe": (True, None, 8, UniformSubset(), (8192, 16384)),
     "pose": (True, 4, 8, SkipWise(chunks=2), (16384,)),
     "randomized-yarn": (True, 4, 8, UniformSubset(), (8192, 16384)),
+    "chunked-yarn": (True, 4, 8, RandomChunks(), (8192, 16384)),
 }
 
 
-def test_the_table_has_the_seven_of_the_paper() -> None:
+def test_the_table_has_the_seven_of_the_paper_and_ours() -> None:
     assert list(METHODS) == list(TABLE)
 
 

