@@ -1,0 +1,1 @@
+"""How the packaged base model of the miniature was made: `python -m miniature`."""

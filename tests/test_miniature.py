@@ -1,0 +1,131 @@
+"""How the packaged base is made: its tokenizer, its documents, its growth."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from miniature.documents import Writer
+from miniature.pretrain import LAYERS, STAGES, Stage, pretrain
+from miniature.tokenizer import make_tokenizer
+
+from ryarn.chat import completion_ids, end_of_turn, prompt_ids
+from ryarn.tasks import words
+
+KINDS = ("stream", "pairs", "copies", "topics", "questions", "chat", "prose")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return make_tokenizer(256)
+
+
+@pytest.fixture
+def writer(tokenizer: Any) -> Writer:
+    writer = Writer(tokenizer, np.random.default_rng(0))
+    writer.adverbs = writer.background = 0.3
+    return writer
+
+
+def test_a_fact_is_four_tokens(tokenizer: Any) -> None:
+    for move in words.MOVES:
+        assert len(tokenizer(f" Mary {move} the kitchen.")["input_ids"]) == 4
+
+
+def test_every_word_of_the_tasks_is_one_token(tokenizer: Any) -> None:
+    lists = (words.NAMES, words.PLACES, words.FORMS, words.TOPICS, words.WRITING, words.PREFIXES)
+    for word in (word for some in lists for word in some):
+        assert len(tokenizer(f" {word}")["input_ids"]) == 1, word
+
+
+def test_an_answer_is_the_same_token_in_a_text_and_as_a_completion(tokenizer: Any) -> None:
+    turn = ({"role": "user", "content": "Mary went to the kitchen.\nWhere is Mary?"},)
+    assert completion_ids(tokenizer, "kitchen")[0] in prompt_ids(tokenizer, turn)
+    assert completion_ids(tokenizer, "kitchen")[1:] == [end_of_turn(tokenizer)]
+
+
+def test_any_text_survives_the_tokenizer(tokenizer: Any) -> None:
+    text = "Zürich, 1848: \N{SNOWMAN} — “quoth she”"
+    assert tokenizer.decode(tokenizer(text)["input_ids"]).strip() == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_document_is_what_the_tokenizer_makes_of_its_text(
+    tokenizer: Any, writer: Writer, kind: str
+) -> None:
+    for _ in range(20):
+        tokens, targets = writer.kinds[kind](200)
+        assert len(tokens) == len(targets) == 200
+        text = tokenizer.decode(tokens).removeprefix(" ")
+        # The cut can fall inside a word.
+        again = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if kind != "prose":
+            assert again[:190] == tokens[:190]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("prose", "chat")])
+@pytest.mark.parametrize("hesitant", [0.0, 1.0])
+def test_every_target_was_said_before(writer: Writer, kind: str, hesitant: float) -> None:
+    writer.hesitant = hesitant
+    for _ in range(20):
+        tokens, targets = writer.kinds[kind](200)
+        for place in np.flatnonzero(targets).tolist():
+            assert tokens[place] in tokens[:place] or tokens[place] == writer.ids("<|end|>")[0]
+
+
+def test_a_question_is_answered_by_where_its_person_went(tokenizer: Any, writer: Writer) -> None:
+    asked = 0
+    for _ in range(20):
+        text = tokenizer.decode(writer.questions(250)[0])
+        place_of: dict[str, str] = {}
+        for line in text.replace("<|user|>", "\n").split("\n"):
+            question, _, answer = line.strip().partition("?<|assistant|> ")
+            if answer.endswith("<|end|>"):
+                assert answer.removesuffix("<|end|>") == place_of[question.split()[2]]
+                asked += 1
+            for sentence in line.split("."):
+                found = sentence.split()
+                name = next((word for word in found if word in words.NAMES), None)
+                place = next((word for word in found if word in words.PLACES), None)
+                if name and place and "the" in found:
+                    assert place_of.setdefault(name, place) == place
+    assert asked > 50
+
+
+def test_hesitations_stretch_facts(writer: Writer, tokenizer: Any) -> None:
+    def told(hesitant: float) -> int:
+        writer.hesitant = hesitant
+        return sum(
+            tokenizer.decode(writer.stream(200)[0]).count(f" {word}")
+            for word in ("er", "um", "you know", "let me see")
+            for _ in range(20)
+        )
+
+    assert told(1.0) > told(0.0) + 100
+
+
+def test_the_stages_mix_known_kinds() -> None:
+    for stage in STAGES:
+        assert sum(stage.mix.values()) == pytest.approx(1)
+        assert set(stage.mix) <= set(KINDS)
+
+
+def test_it_grows_saves_and_is_the_same_again(tmp_path: Path) -> None:
+    quick = (Stage({"pairs": 1.0}, (16,), 0, 0, 1, goal=-1), Stage({"chat": 1.0}, (32,), 0, 0, 0))
+    for name in ("one", "two"):
+        pretrain(tmp_path / name, steps=22, seed=3, stages=quick)
+    from safetensors.torch import load_file
+    from transformers import AutoConfig, AutoTokenizer
+
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert sum(name.endswith("q_proj.weight") for name in one) == LAYERS
+    assert AutoConfig.from_pretrained(tmp_path / "one").use_cache
+    assert len(AutoTokenizer.from_pretrained(tmp_path / "one")) == one["lm_head.weight"].shape[0]
+    log = (tmp_path / "one" / "training.jsonl").read_text("utf-8").splitlines()
+    assert json.loads(log[-1])["stage"] == 2
