@@ -8,11 +8,11 @@ SMOLLM2 := $(VENV)/.smollm2
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv smollm2 test lint unit check slow demo results bench docs clean
+.PHONY: help venv smollm2 test lint unit check slow demo demo-full pretrain-demo results bench docs clean
 .PRECIOUS: runs/smollm2-babilong/%/adapter/adapter_model.safetensors
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(READY) ## the environment alone
 
@@ -47,14 +47,14 @@ check: test docs ## all that must pass before a commit is offered
 slow: $(SMOLLM2) ## the tests that take minutes or need the SmolLM2 weights
 	$(BIN)/python -m pytest -q -m slow
 
-DEMO := runs/demo
+demo: $(READY) ## all methods on the packaged tiny base, under ten minutes; goes on where it was
+	$(BIN)/ryarn compare recipes/demo.yaml
 
-demo: $(SMOLLM2) ## train, evaluate and report on SmolLM2 in under ten minutes
-	rm -rf $(DEMO)
-	$(BIN)/ryarn evaluate recipes/demo.yaml method.name=zero-shot+yarn output=$(DEMO)/zero-shot+yarn
-	$(BIN)/ryarn train recipes/demo.yaml
-	$(BIN)/ryarn evaluate recipes/demo.yaml
-	$(BIN)/ryarn report $(DEMO)/zero-shot+yarn $(DEMO)/randomized-yarn --out $(DEMO)/report
+demo-full: $(READY) ## the same on every task with five seeds; goes on where it was
+	$(BIN)/ryarn compare recipes/demo-full.yaml
+
+pretrain-demo: $(READY) ## make the tiny base again, into runs/miniature
+	$(BIN)/python -m miniature --out runs/miniature
 
 RUNS := runs/smollm2-babilong
 COMPARED := zero-shot zero-shot+yarn lora trained-yarn randomized-yarn

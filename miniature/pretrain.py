@@ -69,8 +69,8 @@ STAGES = (
     ),
     Stage(
         {
-            **{"stream": 0.1, "questions": 0.35, "chat": 0.45},
-            **{"topics": 0.03, "copies": 0.02, "prose": 0.05},
+            **{"stream": 0.05, "questions": 0.25, "chat": 0.55},
+            **{"topics": 0.05, "copies": 0.05, "prose": 0.05},
         },
         (96, 160, 256, 256),
         0.3,

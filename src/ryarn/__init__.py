@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ryarn.errors import SelfTestError, UserError
     from ryarn.loading import load
     from ryarn.method import METHODS, Method, make_method
-    from ryarn.positions import Contiguous, SkipWise, UniformSubset
+    from ryarn.positions import Contiguous, RandomChunks, SkipWise, UniformSubset
     from ryarn.rope import Extension, extend
     from ryarn.yarn import Yarn
 
@@ -29,6 +29,7 @@ _HOME = {
     "Method": "method",
     "make_method": "method",
     "Contiguous": "positions",
+    "RandomChunks": "positions",
     "SkipWise": "positions",
     "UniformSubset": "positions",
     "Extension": "rope",
@@ -44,6 +45,7 @@ __all__ = [
     "Extension",
     "ExtensionCallback",
     "Method",
+    "RandomChunks",
     "SelfTestError",
     "SkipWise",
     "UniformSubset",

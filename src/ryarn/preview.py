@@ -33,7 +33,7 @@ def preview(method: Method, length: int, seed: int = 0) -> list[Preview]:
     """Draw one row's positions once for each span of the curriculum.
 
     Args:
-        method: Any of the seven.
+        method: Any of them; one that draws nothing has contiguous positions.
         length: Tokens of the row.
         seed: The run's seed.
 
