@@ -5,6 +5,7 @@ What was tried, and why it is done so: docs/design/0004-the-miniature.md.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -95,12 +96,15 @@ def pretrain(out: Path, *, steps: int, seed: int, stages: Sequence[Stage] = STAG
         stages: What is read; the model grows before the last.
     """
     torch.manual_seed(seed)
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # type: ignore[attr-defined]
     rng = np.random.default_rng(seed)
     tokenizer = make_tokenizer(WINDOW)
     writer = Writer(tokenizer, rng)
     out.mkdir(parents=True, exist_ok=True)
-    with _bar() as bar, (out / "training.jsonl").open("w", encoding="utf-8") as log:
+    with (
+        _rounded_products(),
+        _bar() as bar,
+        (out / "training.jsonl").open("w", encoding="utf-8") as log,
+    ):
         task = bar.add_task("stage 1", total=None)
         run = _Run(_model(tokenizer), rng, writer, stages)
         for step in run.steps(steps):
@@ -116,6 +120,18 @@ def pretrain(out: Path, *, steps: int, seed: int, stages: Sequence[Stage] = STAG
     run.model.config.use_cache = True
     run.model.save_pretrained(out)
     tokenizer.save_pretrained(out)
+
+
+@contextlib.contextmanager
+def _rounded_products() -> Iterator[None]:
+    """Products of matrices in bfloat16, sums in float32, where the CPU has such; then off again."""
+    products: Any = torch.backends.mkldnn.matmul
+    before = products.fp32_precision
+    products.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
 
 
 class _Run:

@@ -279,7 +279,10 @@ def test_data_writes_rows_that_train(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["babi", "rows=1"], "task = 'babi' is unknown: known tasks are babilong, jsonl"),
+        (
+            ["babi", "rows=1"],
+            "task = 'babi' is unknown: known tasks are babilong, jsonl, conflicts, lookalikes",
+        ),
         (["babilong", "row=1"], "unknown key 'row': did you mean 'rows'?"),
         (["jsonl", "path=/absent.jsonl"], "path = '/absent.jsonl': no such file"),
     ],

@@ -14,6 +14,8 @@ from miniature.pretrain import LAYERS, STAGES, Stage, pretrain
 from miniature.tokenizer import make_tokenizer
 
 from ryarn.chat import completion_ids, end_of_turn, prompt_ids
+from ryarn.models import load_model
+from ryarn.recipe import ModelConfig
 from ryarn.tasks import words
 
 KINDS = ("stream", "pairs", "copies", "topics", "questions", "chat", "prose")
@@ -85,7 +87,9 @@ def test_a_question_is_answered_by_where_its_person_went(tokenizer: Any, writer:
         for line in text.replace("<|user|>", "\n").split("\n"):
             question, _, answer = line.strip().partition("?<|assistant|> ")
             if answer.endswith("<|end|>"):
-                assert answer.removesuffix("<|end|>") == place_of[question.split()[2]]
+                about, said = question.split()[-1], answer.removesuffix("<|end|>")
+                name, place = (about, said) if question.startswith("Where is") else (said, about)
+                assert place_of[name] == place
                 asked += 1
             for sentence in line.split("."):
                 found = sentence.split()
@@ -116,8 +120,10 @@ def test_the_stages_mix_known_kinds() -> None:
 
 def test_it_grows_saves_and_is_the_same_again(tmp_path: Path) -> None:
     quick = (Stage({"pairs": 1.0}, (16,), 0, 0, 1, goal=-1), Stage({"chat": 1.0}, (32,), 0, 0, 0))
+    exact = torch.ones(64, 64) * 1.001 @ torch.ones(64, 64)
     for name in ("one", "two"):
         pretrain(tmp_path / name, steps=22, seed=3, stages=quick)
+    assert torch.equal(torch.ones(64, 64) * 1.001 @ torch.ones(64, 64), exact), "still rounded"
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoTokenizer
 
@@ -129,3 +135,34 @@ def test_it_grows_saves_and_is_the_same_again(tmp_path: Path) -> None:
     assert len(AutoTokenizer.from_pretrained(tmp_path / "one")) == one["lm_head.weight"].shape[0]
     log = (tmp_path / "one" / "training.jsonl").read_text("utf-8").splitlines()
     assert json.loads(log[-1])["stage"] == 2
+
+
+@pytest.fixture(scope="module")
+def packaged() -> tuple[Any, Any]:
+    return load_model(ModelConfig(name="miniature", dtype="float32"))
+
+
+def test_the_packaged_base_has_the_tokenizer_that_the_script_makes(
+    packaged: tuple[Any, Any], tokenizer: Any
+) -> None:
+    made, there = (json.loads(t.backend_tokenizer.to_str()) for t in (tokenizer, packaged[1]))
+    assert made["model"] == there["model"]
+    assert made["added_tokens"] == there["added_tokens"]
+    assert tokenizer.chat_template == packaged[1].chat_template
+
+
+@pytest.mark.parametrize("kind", ["questions", "chat"])
+def test_the_packaged_base_solves_its_tasks_inside_its_window(
+    packaged: tuple[Any, Any], kind: str
+) -> None:
+    model, tokenizer = packaged
+    writer = Writer(tokenizer, np.random.default_rng(12345))
+    writer.adverbs = writer.background = 0.3
+    documents = [writer.kinds[kind](256) for _ in range(40)]
+    tokens = torch.tensor([ids for ids, _ in documents])
+    answers = torch.tensor([marks for _, marks in documents])[:, 1:]
+    # The end token is no part of an answer.
+    answers &= tokens[:, 1:] != tokenizer.eos_token_id
+    with torch.inference_mode():
+        foretold = model(input_ids=tokens).logits[:, :-1].argmax(-1) == tokens[:, 1:]
+    assert foretold[answers].float().mean() > 0.9

@@ -113,7 +113,7 @@ def compare(
         int | None, typer.Option(help="Worker processes [the recipe's, or one a core].")
     ] = None,
 ) -> None:
-    """Train and evaluate every method, seed and task of a grid; report them side by side.
+    """Train, evaluate and report a grid of methods, seeds and tasks.
 
     A killed grid goes on where it was: finished cells are kept.
 
