@@ -123,7 +123,7 @@ class Writer:
         return page.cut(length)
 
     def questions(self, length: int) -> Document:
-        """A chat: facts, and where somebody is, or who is somewhere; nobody ever moves."""
+        """A chat: facts, with questions for the place of one who never moves."""
         page = _Page(self, hesitates=True)
         people = int(self._rng.integers(3, 9))
         names, places = self._some(words.NAMES, people), self._some(words.PLACES, people)
@@ -140,11 +140,8 @@ class Writer:
                     self._fact(page, names[person], places[person], True)
             self._fill(page)
             person = self._one(said)
-            # Two kinds: a model that knows one question alone never reads which one it is asked.
-            if self._rng.random() < 0.5:
-                self._ask(page, "\nWhere is", names[person], places[person])
-            else:
-                self._ask(page, "\nWho is in the", places[person], names[person])
+            self._ask(page, names[person])
+            page.say(f" {places[person]}", END, target=True)
         return page.cut(length)
 
     def chat(self, length: int) -> Document:
@@ -216,9 +213,8 @@ class Writer:
         while self._rng.random() < self.background:
             page.say(self._one(self._short if self._rng.random() < 0.8 else self._sentences))
 
-    def _ask(self, page: _Page, question: str, about: str, answer: str) -> None:
-        page.say(question, f" {about}", "?", ASSISTANT)
-        page.say(f" {answer}", END, target=True)
+    def _ask(self, page: _Page, name: str) -> None:
+        page.say("\nWhere is", f" {name}", "?", ASSISTANT)
 
     def _turn(self, page: _Page, *pieces: str) -> None:
         *phrases, rest = pieces

@@ -43,6 +43,7 @@ class Stage:
         bare: See `Writer`.
         hesitant: See `Writer`.
         goal: Share of targets foretold in each kind at which the next stage begins.
+        patience: Steps that it lasts at least.
     """
 
     mix: dict[str, float]
@@ -52,6 +53,7 @@ class Stage:
     bare: float
     hesitant: float = 0.0
     goal: float = 2.0
+    patience: int = 30
 
 
 STAGES = (
@@ -70,8 +72,8 @@ STAGES = (
     ),
     Stage(
         {
-            **{"stream": 0.05, "questions": 0.25, "chat": 0.55},
-            **{"topics": 0.05, "copies": 0.05, "prose": 0.05},
+            **{"stream": 0.1, "questions": 0.35, "chat": 0.45},
+            **{"topics": 0.03, "copies": 0.02, "prose": 0.05},
         },
         (96, 160, 256, 256),
         0.3,
@@ -80,8 +82,6 @@ STAGES = (
         hesitant=0.4,
     ),
 )
-_PATIENCE = 30
-"""Steps that a stage lasts at least."""
 _SEEN = 8
 """Latest batches of a kind that its mastery is judged by."""
 
@@ -113,7 +113,7 @@ def pretrain(out: Path, *, steps: int, seed: int, stages: Sequence[Stage] = STAG
             )
             total = run.begun + steps if run.last else None
             bar.update(task, completed=step, total=total, description=label)
-            if step % 50 == 0:
+            if step % 50 == 0 or (run.last and step == run.begun + steps):
                 entry = {"step": step, "stage": run.stage + 1, **run.accuracy()}
                 log.write(json.dumps(entry) + "\n")
                 log.flush()
@@ -172,7 +172,7 @@ class _Run:
                 len(seen := self._right.get(kind, ())) == _SEEN and np.mean(seen) > stage.goal
                 for kind in stage.mix
             )
-            if not self.last and step - self.begun > _PATIENCE and mastered:
+            if not self.last and step - self.begun > stage.patience and mastered:
                 self.stage, self.begun = self.stage + 1, step
                 self._right.clear()
                 if self.last:

@@ -20,7 +20,7 @@ _TASK_WORDS = (
 )
 _PHRASES = (
     *(f" {move} the" for move in words.MOVES),
-    *("\nWhere is", "\nWhere was", "\nWho is in the", "Write a", "Write the", " to the"),
+    *("\nWhere is", "\nWhere was", "Write a", "Write the", " to the"),
 )
 """Turns of speech that are one token each: a fact is then four tokens, and rows are short."""
 _WEIGHT = 300

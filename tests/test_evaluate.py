@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from ryarn.backends import Generated
 from ryarn.backends.echo import EchoBackend
 from ryarn.errors import UserError
-from ryarn.evaluate import Budget, data_fingerprint, run_evaluation
+from ryarn.evaluate import (
+    MANIFEST,
+    SUMMARY,
+    Budget,
+    data_fingerprint,
+    evaluate,
+    run_evaluation,
+)
 from ryarn.records import Example, Score, read_jsonl
+from ryarn.runs import EVALUATION, read_json
+from tiny_run import make_recipe
 
 
 class WordTokenizer:
@@ -199,3 +209,17 @@ def test_a_backend_that_forgets_a_row_is_found_out(tmp_path):
 
     with pytest.raises(RuntimeError, match="row-0"):
         run(tmp_path, Forgetful(EXAMPLES))
+
+
+@pytest.mark.parametrize(("window", "scored"), [(None, 12), (20, 0), (8192, 12)])
+def test_the_recipe_can_give_another_window(
+    tmp_path: Path, window: int | None, scored: int
+) -> None:
+    recipe = make_recipe(
+        tmp_path, "method={name: zero-shot}", f"evaluate.window={window or 'null'}"
+    )
+    evaluate(recipe)
+    summary = read_json(recipe.output / EVALUATION / SUMMARY)
+    manifest = read_json(recipe.output / EVALUATION / MANIFEST)
+    assert (summary["scored"], summary["rows"]) == (scored, 12)
+    assert manifest["window"] == (window or 4096)

@@ -110,7 +110,7 @@ def evaluate(recipe: Recipe) -> Path:
         tokenizer,
         recipe.output / EVALUATION,
         budget=Budget(
-            model.config.get_text_config().max_position_embeddings,
+            recipe.evaluate.window or model.config.get_text_config().max_position_embeddings,
             recipe.evaluate.max_new_tokens,
         ),
         fingerprint={

@@ -95,6 +95,10 @@ class EvaluateConfig(Config):
     max_new_tokens: PositiveInt = 20
     batch_tokens: PositiveInt = 8192
     """Prompt tokens held at once: rows of like length are batched up to this many."""
+    window: PositiveInt | None = None
+    """Longest prompt and answer together; rows that are longer are skipped. Null is the model's own
+    window, with YaRN s' times the original. The paper evaluates zero-shot and LoRA, which have no
+    YaRN, beyond theirs: give the longest length for that."""
     split: Literal["test", "held-out"] = "test"
     """`held-out` is for choosing hyper-parameters; results come from `test` alone."""
 
