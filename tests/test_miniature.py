@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from miniature.documents import Writer
 from miniature.pretrain import LAYERS, STAGES, Stage, pretrain
 from miniature.tokenizer import make_tokenizer
-
 from ryarn.chat import completion_ids, end_of_turn, prompt_ids
 from ryarn.models import load_model
 from ryarn.recipe import ModelConfig
@@ -119,6 +119,7 @@ def test_the_stages_mix_known_kinds() -> None:
 def test_it_grows_saves_and_is_the_same_again(tmp_path: Path) -> None:
     first = Stage({"pairs": 1.0}, (16,), 0, 0, 1, goal=-1, patience=1)
     quick = (first, Stage({"chat": 1.0}, (32,), 0, 0, 0))
+    exact = torch.ones(64, 64) * 1.001 @ torch.ones(64, 64)
     for name in ("one", "two"):
         pretrain(tmp_path / name, steps=2, seed=3, stages=quick)
     assert torch.equal(torch.ones(64, 64) * 1.001 @ torch.ones(64, 64), exact), "still rounded"
