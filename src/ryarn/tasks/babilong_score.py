@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ryarn.records import Completion, Example, Score
 from ryarn.tasks.babi import PLACES
 
 
-def label_set(text: str, question: str, target: str) -> tuple[bool, bool]:
+def label_set(
+    text: str, question: str, target: str, labels: Sequence[str] = PLACES
+) -> tuple[bool, bool]:
     """The official rule (babilong/metrics.py): one place is named, and it is the right one.
 
     Lower-cased, only the text before the first "." and before any `<context>` or `<example>`
@@ -14,12 +18,18 @@ def label_set(text: str, question: str, target: str) -> tuple[bool, bool]:
     official code also cuts at "Question", but after lower-casing, so that cut never happens; nor
     does it strip thinking blocks.
 
+    Args:
+        text: The answer.
+        question: The question.
+        target: The right place.
+        labels: All places there are, in lower case; the official rule knows bAbI's six.
+
     Returns:
         Whether the answer is right, and whether any place outside the question was named at all.
     """
     answer = _first_sentence(text)
     asked = question.lower()
-    named = {place for place in PLACES if place in answer and place not in asked}
+    named = {place for place in labels if place in answer and place not in asked}
     return named == {target.lower()}, bool(named)
 
 

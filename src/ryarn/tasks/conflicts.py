@@ -13,6 +13,7 @@ from ryarn.config import Config
 from ryarn.errors import UserError
 from ryarn.records import Completion, Example, Message, Score
 from ryarn.tasks.babilong_context import weave
+from ryarn.tasks.babilong_score import label_set
 from ryarn.tasks.miniature import Measure, check_split, distinct, draw_stories
 from ryarn.tasks.splits import SPLITS, content_hash
 from ryarn.tasks.words import MOVES, NAMES, PLACES
@@ -164,16 +165,12 @@ def conflicts_score(example: Example, completion: Completion) -> Score:
     """
     if completion.finish == "skipped":
         return Score(example.id, example.bin, example.source, {}, False, completion.finish)
-    answer = completion.text.lower()
-    for end in (".", "<context>", "<example>"):
-        answer = answer.split(end)[0]
-    asked = example.question.lower()
-    named = {place for place in PLACES if place in answer and place not in asked}
+    right, parsed = label_set(completion.text, example.question, example.target, PLACES)
     scores = {
-        "babilong": float(named == {example.target.lower()}),
+        "babilong": float(right),
         "exact": float(completion.text.strip() == example.target),
     }
-    return Score(example.id, example.bin, example.source, scores, bool(named), completion.finish)
+    return Score(example.id, example.bin, example.source, scores, parsed, completion.finish)
 
 
 def _tell(kind: Question, people: int, moves: int, rng: np.random.Generator) -> _Story:
