@@ -14,7 +14,7 @@ def main() -> None:
     """Pretrain; see `miniature.pretrain`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("runs/miniature"))
-    parser.add_argument("--steps", type=int, default=2500, help="of the last stage [2500]")
+    parser.add_argument("--steps", type=int, default=4500, help="of the last stage [4500]")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)  # the matrices are too small to share out

@@ -60,7 +60,6 @@ class Writer:
             "stream": self.stream,
             "pairs": self.pairs,
             "copies": self.copies,
-            "topics": self.topics,
             "questions": self.questions,
             "chat": self.chat,
             "prose": self.prose,
@@ -85,7 +84,8 @@ class Writer:
         """Pairs of any two words, each said again and again."""
         page = _Page(self)
         number = int(self._rng.integers(4, 13))
-        every = (*words.NAMES, *words.PLACES, *words.TOPICS, *words.WRITING)
+        # Of all words it takes many times as long.
+        every = (*words.NAMES, *words.PLACES, *words.TOPICS[::6], *words.WRITING[::2])
         drawn = self._some(every, 2 * number)
         said: set[int] = set()
         while len(page) < length:
@@ -109,21 +109,8 @@ class Writer:
             said.add(number)
         return page.cut(length)
 
-    def topics(self, length: int) -> Document:
-        """A topic, then its piece, again and again."""
-        page = _Page(self)
-        topics = self._some(words.TOPICS, int(self._rng.integers(2, 6)))
-        pieces = [self._piece(1, 6) for _ in topics]
-        said: set[int] = set()
-        while len(page) < length:
-            number = int(self._rng.integers(len(topics)))
-            page.say(f" {topics[number]}", ASSISTANT)
-            page.say(*pieces[number], END, target=number in said)
-            said.add(number)
-        return page.cut(length)
-
     def questions(self, length: int) -> Document:
-        """A chat: facts, with questions for the place of one who never moves."""
+        """A chat: facts, with questions where somebody is; nobody ever moves."""
         page = _Page(self, hesitates=True)
         people = int(self._rng.integers(3, 9))
         names, places = self._some(words.NAMES, people), self._some(words.PLACES, people)
@@ -140,36 +127,38 @@ class Writer:
                     self._fact(page, names[person], places[person], True)
             self._fill(page)
             person = self._one(said)
-            self._ask(page, names[person])
+            page.say("\nWhere is", f" {names[person]}", "?", ASSISTANT)
             page.say(f" {places[person]}", END, target=True)
         return page.cut(length)
 
     def chat(self, length: int) -> Document:
         """A chat in which pieces are written, and asked for again, at times with a prefix.
 
-        Each (form, topic) is written about once: no look-alikes, as in `ryarn.tasks.lookalikes`.
+        A piece begins with its topic, as a title. Each topic is written about once: no look-alikes,
+        as in `ryarn.tasks.lookalikes`.
         """
         page = _Page(self)
         size = int(self._rng.integers(2, 7))
-        known: dict[tuple[str, str], list[str] | list[int]] = {}
+        new = iter(self._some(words.TOPICS, len(words.TOPICS)))
+        known: dict[str, tuple[str, list[str | int]]] = {}
         while len(page) < length:
             if len(known) < 2 or self._rng.random() < 0.45:
-                form, topic = self._one(words.FORMS), self._one(words.TOPICS)
-                if (form, topic) in known:
-                    continue
-                piece = self._piece(size, size + 1) if self._rng.random() < 0.8 else None
-                known[form, topic] = piece or self._one(self._short)
+                form, topic = self._one(words.FORMS), next(new)
+                prose = self._rng.random() < 0.1
+                piece = self._one(self._short) if prose else self._piece(size, size + 1)
+                known[topic] = form, [f" {topic}", *piece]
                 self._turn(page, "Write a", f" {form} about {topic}")
-                page.say(*known[form, topic], END)
+                page.say(*known[topic][1], END)
                 continue
-            form, topic = self._one(list(known))
+            topic = self._one(list(known))
+            form, said = known[topic]
             if self._rng.random() < 0.5:
                 self._turn(page, "Write the", f" {form} about {topic} again")
             else:
                 code = self._one(words.PREFIXES)
                 self._turn(page, " Prepend", f" {code}", " to the", f" {form} about {topic}")
                 page.say(f" {code}", target=True)
-            page.say(*known[form, topic], END, target=True)
+            page.say(*said, END, target=True)
         return page.cut(length)
 
     def prose(self, length: int) -> Document:
@@ -213,15 +202,12 @@ class Writer:
         while self._rng.random() < self.background:
             page.say(self._one(self._short if self._rng.random() < 0.8 else self._sentences))
 
-    def _ask(self, page: _Page, name: str) -> None:
-        page.say("\nWhere is", f" {name}", "?", ASSISTANT)
-
     def _turn(self, page: _Page, *pieces: str) -> None:
         *phrases, rest = pieces
         page.say(USER, *phrases, *(f" {word}" for word in rest.split()), ".", ASSISTANT)
 
     def _piece(self, low: int, high: int) -> list[str]:
-        return [f" {self._one(words.WRITING)}" for _ in range(int(self._rng.integers(low, high)))]
+        return [f" {word}" for word in self._some(words.WRITING, int(self._rng.integers(low, high)))]
 
     def _one(self, of: Sequence[T]) -> T:
         return of[int(self._rng.integers(len(of)))]

@@ -44,6 +44,7 @@ class Stage:
         hesitant: See `Writer`.
         goal: Share of targets foretold in each kind at which the next stage begins.
         patience: Steps that it lasts at least.
+        limit: Steps that it lasts at most.
     """
 
     mix: dict[str, float]
@@ -54,6 +55,7 @@ class Stage:
     hesitant: float = 0.0
     goal: float = 2.0
     patience: int = 30
+    limit: int = 10_000
 
 
 STAGES = (
@@ -61,19 +63,14 @@ STAGES = (
     Stage({"stream": 0.3, "pairs": 0.7}, (64,), 0.0, 0.0, 1.0, goal=0.85),
     # From here on name and place are at no fixed distance: without, whole facts are never learned.
     Stage({"stream": 0.4, "pairs": 0.2, "copies": 0.4}, (64,), 0.5, 0.0, 1.0, goal=0.8),
-    Stage({"stream": 0.5, "copies": 0.3, "topics": 0.2}, (64,), 0.2, 0.1, 0.3, goal=0.8),
+    Stage({"stream": 0.6, "copies": 0.4}, (64,), 0.2, 0.1, 0.3, goal=0.8),
     Stage(
-        {"stream": 0.4, "questions": 0.3, "copies": 0.1, "topics": 0.2},
-        (96,),
-        0.2,
-        0.2,
-        0.0,
-        goal=0.75,
+        {"stream": 0.4, "questions": 0.4, "copies": 0.2}, (96,), 0.2, 0.2, 0.0, goal=0.75, limit=600
     ),
     Stage(
         {
-            **{"stream": 0.1, "questions": 0.35, "chat": 0.45},
-            **{"topics": 0.03, "copies": 0.02, "prose": 0.05},
+            **{"stream": 0.05, "questions": 0.25, "chat": 0.6},
+            **{"copies": 0.05, "prose": 0.05},
         },
         (96, 160, 256, 256),
         0.3,
@@ -172,7 +169,8 @@ class _Run:
                 len(seen := self._right.get(kind, ())) == _SEEN and np.mean(seen) > stage.goal
                 for kind in stage.mix
             )
-            if not self.last and step - self.begun > stage.patience and mastered:
+            lasted = step - self.begun
+            if not self.last and ((lasted > stage.patience and mastered) or lasted == stage.limit):
                 self.stage, self.begun = self.stage + 1, step
                 self._right.clear()
                 if self.last:

@@ -18,7 +18,7 @@ from ryarn.models import load_model
 from ryarn.recipe import ModelConfig
 from ryarn.tasks import words
 
-KINDS = ("stream", "pairs", "copies", "topics", "questions", "chat", "prose")
+KINDS = ("stream", "pairs", "copies", "questions", "chat", "prose")
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_the_packaged_base_has_the_tokenizer_that_the_script_makes(
     assert tokenizer.chat_template == packaged[1].chat_template
 
 
-@pytest.mark.parametrize(("kind", "least"), [("questions", 0.95), ("chat", 0.7)])
+@pytest.mark.parametrize(("kind", "least"), [("questions", 0.98), ("chat", 0.9)])
 def test_what_the_packaged_base_can_do_inside_its_window(
     packaged: tuple[Any, Any], kind: str, least: float
 ) -> None:

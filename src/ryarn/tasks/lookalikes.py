@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -25,8 +24,6 @@ ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "
 PROSE_FROM = 4
 """Rows at least so many times as long as their look-alikes alone have turns of prose."""
 
-_PAIRS = tuple(product(FORMS, TOPICS))
-
 
 class LookalikesConfig(Config):
     """How long, how many, and how many look-alikes of how many words."""
@@ -40,7 +37,7 @@ class LookalikesConfig(Config):
     needles: int = Field(2, ge=2, le=len(ORDINALS))
     """Look-alikes: pieces of the same form and topic, one of which is asked for."""
     words: int = Field(5, ge=1, le=len(WRITING))
-    """Words of a piece, all different."""
+    """Words of a piece after its title, all different."""
     seed: int = Field(0, ge=0)
 
     _distinct = field_validator("lengths")(distinct)
@@ -94,9 +91,9 @@ class Lookalikes:
     """The task `lookalikes`: OpenAI's MRCR in miniature.
 
     Some turns ask for a piece of the same form and topic and get different texts; the other turns
-    ask for other pairs of form and topic, each once, and stand around them in random order. A piece
-    is a few words; in rows that are long enough (`PROSE_FROM`), half of the other turns are
-    answered with a sentence of prose. Where all pairs are used up, or no further turn has room,
+    are about other topics, each once, and stand around them in random order. A piece
+    is its topic, as a title, and a few words; in rows that are long enough (`PROSE_FROM`), half of the other turns are
+    answered with a sentence of prose. Where all topics are used up, or no further turn has room,
     sentences are added to the turns of prose.
 
     The look-alikes and the question are the same at every length, the other turns are drawn anew.
@@ -208,10 +205,11 @@ class _Filler:
         self, story: _Story, room: int, with_prose: bool, rng: np.random.Generator
     ) -> list[_Turn]:
         turns: list[_Turn] = []
-        for index in rng.permutation(len(_PAIRS)).tolist():
-            if _PAIRS[index] == story.pair:
+        for index in rng.permutation(len(TOPICS)).tolist():
+            if TOPICS[index] == story.pair[1]:
                 continue
-            turn = self._other(_PAIRS[index], with_prose and rng.random() < 0.5, rng)
+            pair = (FORMS[int(rng.integers(len(FORMS)))], TOPICS[index])
+            turn = self._other(pair, with_prose and rng.random() < 0.5, rng)
             size = self._frame + self._measure.count(turn.request) + self._piece_tokens(turn)
             if size > room:
                 break
@@ -226,9 +224,9 @@ class _Filler:
 
     def _other(self, pair: tuple[str, str], is_prose: bool, rng: np.random.Generator) -> _Turn:
         if not is_prose:
-            return _Turn(_request(*pair), _piece(self._words, rng))
+            return _Turn(_request(*pair), _piece(pair[1], self._words, rng))
         sentence, _ = self._measure.prose[int(rng.integers(len(self._measure.prose)))]
-        return _Turn(_request(*pair), sentence, is_prose=True)
+        return _Turn(_request(*pair), f"{pair[1]} {sentence}", is_prose=True)
 
     def _piece_tokens(self, turn: _Turn) -> int:
         if turn.is_prose:
@@ -237,18 +235,19 @@ class _Filler:
 
 
 def _draw(needles: int, words: int, rng: np.random.Generator) -> _Story:
-    pair = _PAIRS[int(rng.integers(len(_PAIRS)))]
+    pair = FORMS[int(rng.integers(len(FORMS)))], TOPICS[int(rng.integers(len(TOPICS)))]
     pieces: list[str] = []
     while len(pieces) < needles:
-        piece = _piece(words, rng)
+        piece = _piece(pair[1], words, rng)
         if piece not in pieces:
             pieces.append(piece)
     prefix = PREFIXES[int(rng.integers(len(PREFIXES)))]
     return _Story(pair, tuple(pieces), int(rng.integers(needles)), prefix)
 
 
-def _piece(words: int, rng: np.random.Generator) -> str:
-    return " ".join(WRITING[i] for i in rng.permutation(len(WRITING))[:words].tolist())
+def _piece(title: str, words: int, rng: np.random.Generator) -> str:
+    drawn = rng.permutation(len(WRITING))[:words].tolist()
+    return " ".join([title, *(WRITING[i] for i in drawn)])
 
 
 def _request(form: str, topic: str) -> str:
