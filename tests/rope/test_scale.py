@@ -123,20 +123,6 @@ def test_plain_rope_methods_do_not_apply_to_a_model_pretrained_with_yarn(name: s
         extend(pretrained_with_yarn(8.0), make_method(name, spans=[512]))
 
 
-def test_another_scaling_is_refused() -> None:
-    model, _ = tiny.build("llama")
-    model.config.rope_parameters |= {"rope_type": "linear", "factor": 2.0}
-    with pytest.raises(UserError, match="already scaled by 'linear'"):
-        extend(type(model)(model.config), make_method("trained-yarn"))
-
-
-def test_layers_that_share_a_rotary_module_are_refused() -> None:
-    model, _ = tiny.build("qwen2")
-    model.config.layer_types = ["sliding_attention", "full_attention"]
-    with pytest.raises(UserError, match="share one rotary module"):
-        extend(model, make_method("trained-yarn"))
-
-
 def test_a_model_without_rope_is_refused() -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 

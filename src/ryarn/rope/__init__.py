@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from weakref import WeakSet
 
 from torch import nn
@@ -10,7 +11,7 @@ from ryarn.errors import SelfTestError, UserError
 from ryarn.method import Method
 from ryarn.rope.inspect import RopeMap, inspect_rope
 from ryarn.rope.remap import DrawStats, Remapper
-from ryarn.rope.scale import switch_yarn
+from ryarn.rope.scale import describe_rope, plan_yarn, switch_yarn
 from ryarn.rope.verify import check_frequencies, verify
 
 _EXTENDED: WeakSet[nn.Module] = WeakSet()
@@ -26,6 +27,7 @@ class Extension:
     Attributes:
         method: What was put on.
         rope_map: What RoPE the model has.
+        description: What becomes of each RoPE: type, factor, attention factor, what was kept.
     """
 
     def __init__(self, model: nn.Module, method: Method, seed: int) -> None:
@@ -33,12 +35,12 @@ class Extension:
         self.rope_map: RopeMap = inspect_rope(model)
         if self.rope_map.decoder in _EXTENDED:
             raise UserError("this model is already extended: call remove() on its extension first")
-        reason = method.why_not(self.rope_map.native_factor)
-        if reason is not None:
-            raise UserError(reason)
+        self.description = describe_method(self.rope_map, method)
         self._restore = None
         if method.train_factor is not None:
-            self._restore = switch_yarn(self.rope_map, method.train_factor)
+            self._restore = switch_yarn(
+                self.rope_map, method.train_factor, replace=method.replace_scaling
+            )
         self._remapper = Remapper(self.rope_map, method, seed)
         _EXTENDED.add(self.rope_map.decoder)
 
@@ -56,13 +58,23 @@ class Extension:
         """What was drawn since the last `set_progress`."""
         return self._remapper.stats
 
-    def verify(self) -> None:
+    def verify(self, model: nn.Module | None = None) -> None:
         """Run the self-test on the live model; see `ryarn.rope.verify`.
+
+        Args:
+            model: The model as it is trained, where its weights are sharded (FSDP): they are
+                gathered when that one is called, not the decoder inside.
 
         Raises:
             SelfTestError: A check failed; the message names the module.
+            UserError: The model's long range has no RoPE, or not RoPE alone.
         """
-        verify(self.rope_map, self._remapper, self.method.train_factor)
+        from torch.distributed.tensor import DTensor
+
+        weights = self.rope_map.decoder.parameters()
+        sharded = any(isinstance(weight, DTensor) for weight in weights)
+        rope_map = replace(self.rope_map, entry=model if sharded else None)
+        verify(rope_map, self._remapper, self.method.train_factor)
 
     def remove(self) -> None:
         """Take hooks and scaling off: the model that came in, bit for bit."""
@@ -71,6 +83,24 @@ class Extension:
         if self._restore is not None:
             self._restore()
             self._restore = None
+
+
+def describe_method(rope_map: RopeMap, method: Method) -> str:
+    """What a method makes of a model's RoPE in training; the model may be one without weights.
+
+    Raises:
+        UserError: The method does not apply to the model, in training or at inference.
+    """
+    reason = method.why_not(rope_map.native_factor)
+    if reason is not None:
+        raise UserError(reason)
+    factors = {"train": method.train_factor, "eval": method.eval_factor}
+    plans = {
+        when: plan_yarn(rope_map, factor, replace=method.replace_scaling)
+        for when, factor in factors.items()
+        if factor is not None
+    }
+    return plans["train"].description if "train" in plans else describe_rope(rope_map)
 
 
 def extend(model: nn.Module, method: Method, *, seed: int = 0) -> Extension:
@@ -96,8 +126,11 @@ __all__ = [
     "RopeMap",
     "SelfTestError",
     "check_frequencies",
+    "describe_method",
+    "describe_rope",
     "extend",
     "inspect_rope",
+    "plan_yarn",
     "switch_yarn",
     "verify",
 ]

@@ -15,10 +15,27 @@ import torch
 from torch import nn
 
 from ryarn.errors import UserError
+from ryarn.rope.scaling import KNOWN_TYPES, make_yarn, native_yarn_factor, original_window
 from ryarn.yarn import Yarn
 
 FULL_ATTENTION = "full_attention"
 """transformers' name for the layers whose RoPE is extended; the others keep theirs (paper, B.1)."""
+LONG_RANGE = frozenset({FULL_ATTENTION, "indexed_attention", "hybrid", "minimax_m3_sparse"})
+"""transformers' names of layers that see the whole row, all of it or a choice from it."""
+LOCAL = frozenset(
+    {
+        "sliding_attention",
+        "chunked_attention",
+        "window_attention",
+        "reference_sliding_attention",
+        "hybrid_sliding",
+    }
+)
+"""transformers' names of layers that never look further than a window."""
+RECURRENT = frozenset(
+    {"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
+)
+"""transformers' names of layers that carry a state along the row: they know order without RoPE."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +43,7 @@ class Rope:
     """One RoPE of a rotary module: the module's only one, or the one of a layer type.
 
     Attributes:
-        path: Where the module stands in the model, for messages.
+        path: Where the module stands in the decoder, for messages.
         module: The rotary module.
         layer_type: Which layers use it, None where the module has a single RoPE.
     """
@@ -64,6 +81,11 @@ class Rope:
         return nested if self.layer_type is None else nested[self.layer_type]
 
     @property
+    def rope_type(self) -> str:
+        """Its scaling as transformers calls it: default, yarn, llama3, ..."""
+        return str(self.parameters.get("rope_type", "default"))
+
+    @property
     def config(self) -> Any:
         """The config that the module was built from; changes to it reach nothing by themselves."""
         return self.module.config
@@ -79,7 +101,12 @@ class RopeMap:
         extended: RoPEs that a method scales and draws positions for.
         untouched: RoPEs of the other layer types; they keep what they have.
         original_length: L_pre in tokens, before any scaling.
-        native_factor: YaRN factor that the model came with, None for plain RoPE.
+        native_factor: YaRN factor that the model came with, None where it came without YaRN.
+        local: Attention modules of windowed layers that are handed the embedding of an extended
+            RoPE; they must go on at ordinary positions.
+        recurrent: Whether some layers carry a state along the row.
+        entry: What to call for a forward pass; the decoder itself, or a wrapper around it that
+            gathers its weights first (FSDP).
     """
 
     decoder: nn.Module
@@ -88,20 +115,26 @@ class RopeMap:
     untouched: tuple[Rope, ...]
     original_length: int
     native_factor: float | None
+    local: tuple[nn.Module, ...] = ()
+    recurrent: bool = False
+    entry: nn.Module | None = None
+
+    @property
+    def rope_type(self) -> str:
+        """How the extended RoPEs are scaled by the config: default, yarn, llama3, ..."""
+        return self.extended[0].rope_type
+
+    @property
+    def device(self) -> torch.device:
+        """Where the decoder computes; its weights may wait elsewhere (offloading)."""
+        device = self.extended[0].inv_freq.device
+        return next(self.decoder.parameters()).device if device.type == "meta" else device
 
     def yarn(self, rope: Rope, factor: float) -> Yarn:
         """The equations for one RoPE at a factor, from the config's theta, betas and truncation."""
-        parameters = rope.parameters
-        return Yarn(
-            theta=float(parameters["rope_theta"]),
-            rotary_size=2 * rope.inv_freq.numel(),
-            original_length=self.original_length,
-            factor=factor,
-            beta_fast=float(parameters.get("beta_fast") or 32),
-            beta_slow=float(parameters.get("beta_slow") or 1),
-            truncate=bool(parameters.get("truncate", True)),
-            attention_factor=parameters.get("attention_factor"),
-        )
+        truncate = self.config.rope_parameters.get("truncate", True)
+        size = 2 * rope.inv_freq.numel()
+        return make_yarn(rope.parameters, size, self.original_length, factor, bool(truncate))
 
 
 def inspect_rope(model: nn.Module) -> RopeMap:
@@ -114,29 +147,43 @@ def inspect_rope(model: nn.Module) -> RopeMap:
         UserError: The model has no RoPE, or one that ryarn can't extend; the reason is named.
     """
     name = type(_unwrapped(model)).__name__
-    get_decoder = getattr(model, "get_decoder", None)
-    decoder = get_decoder() if callable(get_decoder) else None
-    if not isinstance(decoder, nn.Module):
+    decoders = _decoders(model)
+    if not decoders:
         raise UserError(
             f"{name}: no decoder found; ryarn needs a transformers causal language model"
         )
-    ropes = _find_ropes(decoder)
+    found = ((decoder, _find_ropes(decoder)) for decoder in decoders)
+    decoder, ropes = next(((d, r) for d, r in found if r), (decoders[0], []))
     if not ropes:
         raise UserError(
             f"{name} has no RoPE (no rotary module with inv_freq): YaRN can't extend it"
         )
     config = ropes[0].config
-    extended, untouched = _split_by_layer_type(name, config, ropes)
-    parameters = extended[0].parameters
-    rope_type = parameters.get("rope_type", "default")
-    if rope_type not in ("default", "yarn"):
+    if any(rope.config is not config for rope in ropes):
         raise UserError(
-            f"{name}: its RoPE is already scaled by {rope_type!r}; "
-            "ryarn extends plain RoPE and YaRN"
+            f"{name}: its rotary modules read different configs, so no one config could carry the "
+            "extension; ryarn extends models with one"
         )
-    original = parameters.get("original_max_position_embeddings") or config.max_position_embeddings
-    native = float(parameters["factor"]) if rope_type == "yarn" else None
-    return RopeMap(decoder, config, extended, untouched, int(original), native)
+    extended, untouched = _split_by_layer_type(name, config, ropes)
+    for rope in extended:
+        if rope.rope_type not in KNOWN_TYPES:
+            raise UserError(
+                f"{name}: the RoPE of {rope.label} is of type {rope.rope_type!r}, which ryarn does "
+                f"not know; it knows {', '.join(KNOWN_TYPES)}"
+            )
+    if len({rope.rope_type for rope in extended}) > 1:
+        raise UserError(f"{name}: its full-attention layers have RoPE of different types")
+    kinds = _layer_kinds(config)
+    return RopeMap(
+        decoder=decoder,
+        config=config,
+        extended=extended,
+        untouched=untouched,
+        original_length=original_window(config, extended[0].parameters),
+        native_factor=native_yarn_factor(config, extended[0].parameters),
+        local=_find_local(name, decoder, kinds) if extended[0].layer_type is None else (),
+        recurrent=bool(RECURRENT.intersection(kinds)),
+    )
 
 
 def _unwrapped(model: nn.Module) -> nn.Module:
@@ -144,6 +191,14 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     base = get_base_model() if callable(get_base_model) else model
     assert isinstance(base, nn.Module)
     return base
+
+
+def _decoders(model: nn.Module) -> list[nn.Module]:
+    """Where the decoder may be: what `get_decoder` says, or the base (a head can be "decoder")."""
+    get_decoder = getattr(model, "get_decoder", None)
+    base = getattr(_unwrapped(model), "base_model", None)
+    candidates = (get_decoder() if callable(get_decoder) else None, base)
+    return [module for module in candidates if isinstance(module, nn.Module)]
 
 
 def _find_ropes(decoder: nn.Module) -> list[Rope]:
@@ -161,19 +216,63 @@ def _find_ropes(decoder: nn.Module) -> list[Rope]:
     return ropes
 
 
+def _layer_kinds(config: Any) -> list[str]:
+    """The attention type of each layer, in transformers' words; full where the config is silent."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return [str(kind) for kind in kinds]
+    window = getattr(config, "sliding_window", None)
+    parameters = config.rope_parameters
+    bounded = isinstance(window, int) and window <= original_window(config, parameters)
+    return ["sliding_attention" if bounded else FULL_ATTENTION]
+
+
 def _split_by_layer_type(
     name: str, config: Any, ropes: list[Rope]
 ) -> tuple[tuple[Rope, ...], tuple[Rope, ...]]:
+    kinds = _layer_kinds(config)
+    if not set(kinds) - RECURRENT and "hybrid" not in kinds:
+        raise UserError(f"{name}: none of its layers has attention ({kinds[0]} alone)")
+    if not set(kinds) - LOCAL - RECURRENT and "hybrid" not in kinds:
+        raise UserError(
+            f"{name}: every attention layer sees a window alone (sliding_window = "
+            f"{getattr(config, 'sliding_window', None)}), so there is no long range to extend; set "
+            "the window to null in its config if the layers should see everything"
+        )
     by_type = [rope for rope in ropes if rope.layer_type is not None]
     if by_type:
-        extended = tuple(rope for rope in ropes if rope.layer_type == FULL_ATTENTION)
+        extended = tuple(rope for rope in ropes if rope.layer_type in LONG_RANGE)
         if not extended:
-            raise UserError(f"{name}: none of its rotary layer types is {FULL_ATTENTION!r}")
-        return extended, tuple(rope for rope in ropes if rope.layer_type != FULL_ATTENTION)
-    kinds = set(getattr(config, "layer_types", None) or [FULL_ATTENTION])
-    if len(kinds) > 1:
+            types = ", ".join(sorted({str(rope.layer_type) for rope in by_type}))
+            raise UserError(
+                f"{name}: its config has RoPE for {types} and none for {FULL_ATTENTION}, so there "
+                "is no long-range RoPE to extend"
+            )
+        return extended, tuple(rope for rope in ropes if rope not in extended)
+    nested = [key for key, value in config.rope_parameters.items() if isinstance(value, dict)]
+    if nested:
         raise UserError(
-            f"{name}: its {' and '.join(sorted(kinds))} layers share one rotary module, so "
-            "full-attention layers can't be extended alone"
+            f"{name}: its config has RoPE for {', '.join(nested)}, but its rotary modules don't "
+            "say which is whose; ryarn can't tell what to extend"
         )
     return tuple(ropes), ()
+
+
+def _find_local(name: str, decoder: nn.Module, kinds: list[str]) -> tuple[nn.Module, ...]:
+    """The attention modules of windowed layers, where all layers share one rotary module."""
+    wanted = {index for index, kind in enumerate(kinds) if kind in LOCAL}
+    if not wanted:
+        return ()
+    found: dict[int, nn.Module] = {}
+    for module in decoder.modules():
+        index = getattr(module, "layer_idx", None)
+        takes = inspect.signature(module.forward).parameters
+        # Modules come parents first: the last one with the layer's number is the attention itself.
+        if index in wanted and "position_embeddings" in takes:
+            found[index] = module
+    if found.keys() != wanted:
+        raise UserError(
+            f"{name}: its windowed layers share a rotary module with the others and are not told "
+            "apart by a layer_idx, so drawn positions would reach them, too"
+        )
+    return tuple(found.values())

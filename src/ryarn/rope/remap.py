@@ -1,8 +1,11 @@
-"""The two forward pre-hooks through which drawn positions reach the rotary embedding, and only it.
+"""The forward hooks through which drawn positions reach the rotary embedding, and only it.
 
 The model is always given ordinary positions, so that masks, caches, packing and attention kernels
 stay as they are: transformers reads gaps in `position_ids` as borders of packed documents, and
 would cut attention at every gap (docs/design/0001-where-positions-enter.md).
+
+Where windowed layers share the rotary module of the full ones, its output carries a second one at
+ordinary positions, which a hook on their attention takes instead.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.positions import Contiguous
 from ryarn.rope.documents import Document, find_documents
-from ryarn.rope.inspect import FULL_ATTENTION, RopeMap
+from ryarn.rope.inspect import RopeMap
 
 Positions = NDArray[np.int64]
+_ORDINARY = "_ryarn_ordinary"
+"""Attribute of a rotary embedding at drawn positions: the same at ordinary ones. It travels with
+the tensor, so that a layer that gradient checkpointing runs again finds what it found before."""
 
 
 @dataclass
@@ -75,16 +81,27 @@ class Remapper:
         self._twins: Counter[int] = Counter()
         self._forced: torch.Tensor | None = None
         self._held: torch.Tensor | None = None
+        self._given: tuple[Any, Any] = ((), {})
+        self.packing_fault: str | None = None
+        """Why packed rows can't be trained on, as the self-test found; None where they can."""
+        if rope_map.recurrent:
+            self.packing_fault = "its recurrent layers may carry a document's state into the next"
         self._decoder_signature = inspect.signature(rope_map.decoder.forward)
         rotaries = {id(rope.module): rope.module for rope in rope_map.extended}
+        self._extended = {(id(rope.module), rope.layer_type) for rope in rope_map.extended}
         self._signatures = {key: inspect.signature(m.forward) for key, m in rotaries.items()}
+        self._signatures |= {id(m): inspect.signature(m.forward) for m in rope_map.local}
         self._handles = [
-            rope_map.decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True),
-            *(
-                module.register_forward_pre_hook(self._before_rotary, with_kwargs=True)
-                for module in rotaries.values()
-            ),
+            rope_map.decoder.register_forward_pre_hook(self._before_decoder, with_kwargs=True)
         ]
+        for module in rotaries.values():
+            before = module.register_forward_pre_hook(self._before_rotary, with_kwargs=True)
+            self._handles.append(before)
+            if rope_map.local:
+                self._handles.append(module.register_forward_hook(self._after_rotary))
+        for module in rope_map.local:
+            before = module.register_forward_pre_hook(self._before_local, with_kwargs=True)
+            self._handles.append(before)
 
     def set_progress(self, step: int, total_steps: int) -> None:
         """Say which optimizer step (0-based) of how many comes next; statistics start anew."""
@@ -111,14 +128,17 @@ class Remapper:
         try:
             yield
         finally:
-            self._forced = None
+            self._forced = self._held = None
 
     def _before_decoder(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._held = self._forced
-        if self._forced is not None or not module.training or not self.method.randomizes:
+        if self._forced is not None or not module.training:
             return
         given = self._decoder_signature.bind_partial(*args, **kwargs).arguments
         given = {**given, **given.pop("kwargs", {})}
+        self._refuse_packed(given.get("position_ids"))
+        if not self.method.randomizes:
+            return
         if given.get("cache") is not None or given.get("past_key_values") is not None:
             return  # generation, even where somebody left the model in training mode
         if self._progress is None:
@@ -132,21 +152,65 @@ class Remapper:
             raise UserError("drawing positions needs input_ids; the model was given inputs_embeds")
         self._held = self._draw(tokens, given.get("attention_mask"), given.get("position_ids"))
 
+    def _refuse_packed(self, position_ids: torch.Tensor | None) -> None:
+        if self.packing_fault is None or position_ids is None or position_ids.ndim != 2:
+            return
+        # Padding on the left repeats its position, restarts go back.
+        if bool((position_ids.diff(dim=1) < 0).any()):
+            raise UserError(
+                f"{type(self.rope_map.decoder).__name__}: rows are packed, but this model can't "
+                f"keep documents apart ({self.packing_fault}); turn packing off"
+            )
+
     def _before_rotary(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if self._held is None:
             return None
         bound = self._signatures[id(module)].bind(*args, **kwargs)
-        if bound.arguments.get("layer_type") not in (None, FULL_ATTENTION):
+        if (id(module), bound.arguments.get("layer_type")) not in self._extended:
             return None
-        ordinary = bound.arguments["position_ids"]
-        if ordinary.ndim != 2 or ordinary.shape[1] != self._held.shape[1]:
-            raise RuntimeError(
-                f"{type(module).__name__} was given position_ids of shape "
-                f"{tuple(ordinary.shape)} for drawn positions of shape "
-                f"{tuple(self._held.shape)}: ryarn does not know this layout"
-            )
-        bound.arguments["position_ids"] = self._held.to(ordinary.device)
+        self._given = args, kwargs
+        bound.arguments["position_ids"] = self._in_layout(module, bound.arguments["position_ids"])
         return bound.args, bound.kwargs
+
+    def _in_layout(self, module: nn.Module, ordinary: torch.Tensor) -> torch.Tensor:
+        """The held positions in the shape of the ordinary ones: [B, T], or an axis more."""
+        assert self._held is not None
+        held = self._held.to(ordinary.device)
+        if ordinary.ndim == 2 and ordinary.shape[1] == held.shape[1]:
+            return held
+        if ordinary.ndim == 3 and ordinary.shape[2] == held.shape[1]:
+            # Multimodal RoPE has an axis each for time, height and width: equal for text.
+            if bool((ordinary == ordinary[:1]).all()):
+                return held.expand(ordinary.shape[0], *held.shape)
+            raise UserError(
+                f"{type(module).__name__}: a row has positions of an image or a video; ryarn draws "
+                "positions for text alone, so train on rows of text"
+            )
+        raise RuntimeError(
+            f"{type(module).__name__} was given position_ids of shape {tuple(ordinary.shape)} for "
+            f"drawn positions of shape {tuple(held.shape)}: ryarn does not know this layout"
+        )
+
+    def _after_rotary(self, module: nn.Module, args: Any, out: Any) -> None:
+        if self._held is not None:
+            args, kwargs = self._given
+            first = out if isinstance(out, torch.Tensor) else out[0]
+            setattr(first, _ORDINARY, module.forward(*args, **kwargs))
+
+    def _before_local(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        bound = self._signatures[id(module)].bind(*args, **kwargs)
+        given = bound.arguments.get("position_embeddings")
+        first = given if given is None or isinstance(given, torch.Tensor) else given[0]
+        ordinary = getattr(first, _ORDINARY, None)
+        if ordinary is not None:
+            bound.arguments["position_embeddings"] = ordinary
+            return bound.args, bound.kwargs
+        if self._held is not None and first is not None:
+            raise RuntimeError(
+                f"{type(module).__name__}: something between the rotary module and this windowed "
+                "layer copies the embedding, so drawn positions would reach the layer"
+            )
+        return None
 
     def _draw(self, tokens: torch.Tensor, mask: Any, position_ids: Any) -> torch.Tensor:
         """Positions for a batch: [B, T] int64; padding keeps 0, which no real token can see."""
