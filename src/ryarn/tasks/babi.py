@@ -34,12 +34,13 @@ THERE = {"qa2": {"take": 1.0, "drop": 0.21}, "qa3": {"take": 0.19, "drop": 0.22}
 """Share of takes and drops that end in "there", measured on the original files."""
 
 FACT = re.compile(
-    rf"\b(?P<actor>{'|'.join(ACTORS)}) "
+    rf"(?P<actor>{'|'.join(ACTORS)}) "
     rf"(?:(?P<move>{'|'.join(MOVES)}) the (?P<place>{'|'.join(PLACES)})"
     rf"|(?:(?P<take>{'|'.join(TAKES)})|(?P<drop>{'|'.join(DROPS)})) "
     rf"the (?P<object>{'|'.join(OBJECTS)})(?: there)?)\."
 )
-"""One fact in a text, whatever stands around it."""
+"""One fact in a text, whatever stands around it: BABILong may cut a sentence inside a word and tell
+the next fact right behind it, with no space between."""
 
 _QUESTION = re.compile(
     rf"Where is (?P<actor>{'|'.join(ACTORS)})\?"
@@ -119,17 +120,39 @@ def solve(facts: Sequence[str], question: str) -> str:
 def is_multi_entry(facts: Sequence[str], question: str) -> bool:
     """Whether the object of a qa3 question came to the asked place at least twice.
 
-    Only times count for which the text tells where it was before. Such questions are the hard
-    ones: several facts match, and only the latest counts. False for questions of other types.
+    Only times count for which the text tells where it was before: the paper's example is moved
+    into the garden "first from the bedroom and later from the bathroom" (appendix A.2). Such
+    questions are the hard ones: several facts match, and only the latest counts. False for
+    questions of other types.
+
+    Raises:
+        ValueError: A sentence is not of this world.
+    """
+    return sum(before is not None for before in entries(facts, question)) > 1
+
+
+def entries(facts: Sequence[str], question: str) -> list[str | None]:
+    """Where the object of a qa3 question was before each time it was moved into the asked place.
+
+    None stands for a place that the text doesn't tell. Empty for questions of other types.
 
     Raises:
         ValueError: A sentence is not of this world.
     """
     asked = _parse_question(question)
     if not asked["past"]:
-        return False
-    befores = _befores(_read(facts)[1].get(asked["past"], []), asked["place"])
-    return sum(before is not None for before in befores) > 1
+        return []
+    return _befores(_read(facts)[1].get(asked["past"], []), asked["place"])
+
+
+def question_type(question: str) -> QuestionType:
+    """Which task a question is of.
+
+    Raises:
+        ValueError: Of none of the three.
+    """
+    asked = _parse_question(question)
+    return "qa1" if asked["actor"] else "qa2" if asked["object"] else "qa3"
 
 
 def find_facts(text: str) -> tuple[str, ...]:
@@ -171,8 +194,8 @@ def _read(facts: Sequence[str]) -> tuple[dict[str, str | None], dict[str, list[s
 
 
 def _befores(history: Sequence[str | None], place: str) -> list[str | None]:
-    """Where the object was before each time it came to `place`."""
-    return [before for before, now in pairwise([None, *history]) if now == place]
+    """Where the object was before each time it was moved into `place`."""
+    return [before for before, now in pairwise(history) if now == place]
 
 
 class _Draws:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,10 +13,12 @@ from ryarn.errors import UserError
 from ryarn.records import Completion, Example, Score
 from ryarn.tasks import babi
 from ryarn.tasks.babi import QUESTION_TYPES, QuestionType, Story
-from ryarn.tasks.babilong_context import Ruler, make_rulers, nominal
+from ryarn.tasks.babilong_context import Ruler, make_rulers, nominal, token_counter
 from ryarn.tasks.babilong_prompt import answer_sentence, babilong_prompt
+from ryarn.tasks.babilong_published import FACTS_ALONE, Place, read_published, story_id
 from ryarn.tasks.babilong_score import babilong_score
-from ryarn.tasks.splits import SPLITS, content_hash, split_of
+from ryarn.tasks.babilong_tally import Tally
+from ryarn.tasks.splits import SPLITS, split_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,9 +53,12 @@ class BabilongConfig(Config):
     them is refused. `train`: train and held-out, shared out by content. `all`: all three splits."""
     revision: str | None = None
     """Commit, tag or branch of a hub `source`."""
+    exclude: list[str] = Field(default_factory=list)
+    """Published rows (hub ids or local copies) whose stories must not be among these: their `0k`
+    rows are read, and what is there is left out here and counted."""
     count_with: str | None = None
     """Tokenizer (hub id or folder) that counts official lengths: `gpt2` is the official one; null
-    is the model's own."""
+    is the model's own. Where it is given, each row tells its context's length in it."""
     seed: int = Field(0, ge=0)
     max_facts: PositiveInt | None = None
     """Longest story; null derives it from the shortest of `lengths`, so that all share stories."""
@@ -80,6 +85,13 @@ class BabilongConfig(Config):
         if multi_entry and info.data.get("questions", ["qa3"]) != ["qa3"]:
             raise ValueError("only qa3 has such questions: set questions: [qa3]")
         return multi_entry
+
+    @field_validator("exclude")
+    @classmethod
+    def _not_itself(cls, exclude: list[str], info: ValidationInfo) -> list[str]:
+        if info.data.get("source") in exclude:
+            raise ValueError(f"{info.data['source']!r} is the source itself: nothing would be left")
+        return exclude
 
     @field_validator("source")
     @classmethod
@@ -108,30 +120,57 @@ class Babilong:
 
     def __init__(self, config: BabilongConfig) -> None:
         self.config = config
+        self.notes: list[str] = []
+        """What the last call of `examples` found in published data, a sentence each."""
 
     def examples(self, tokenizer: PreTrainedTokenizerBase, split: str) -> Iterator[Example]:
         """Yield the rows, by question type, then length; see `ryarn.tasks.Task`."""
         if split not in SPLITS:
             raise UserError(f"split = {split!r}: must be one of {', '.join(SPLITS)}")
         if self.config.source != SIMULATOR:
-            for kind in self.config.questions:
-                for length in self.config.lengths:
-                    yield from self._published(kind, str(length), split)
+            yield from self._some_published(split)
             return
+        self.notes = []
+        make = self._maker()
         rulers = make_rulers(
             self.config.lengths, tokenizer, self.config.count_with, self.config.background
         )
         # All stories first: whatever can't be made is said before the long work of filling.
-        stories = {k: list(self._stories(k, split, rulers)) for k in self.config.questions}
+        stories = {kind: list(self._stories(kind, split, rulers)) for kind in self.config.questions}
         for kind in self.config.questions:
             for ruler in rulers:
                 for index, story in enumerate(stories[kind]):
                     rng = self._generator(split, kind, index, 1 + nominal(ruler.name))
                     context = ruler.fill(kind, story, rng)
-                    yield _example(kind, ruler.name, index, context, story)
+                    yield make(kind, ruler.name, index, context, story)
+
+    def published(self, split: str) -> Iterator[Example]:
+        """Yield published rows, by question type, then length; they need no tokenizer.
+
+        Raises:
+            UserError: As for `examples`, except that there may be none.
+        """
+        self.notes = []
+        make = self._maker()
+        for kind in self.config.questions:
+            excluded = self._excluded(kind)
+            for length in map(str, self.config.lengths):
+                place = Place(self.config.source, kind, length, self.config.revision)
+                yield from self._published(place, split, excluded, make)
+
+    def _some_published(self, split: str) -> Iterator[Example]:
+        empty = True
+        for example in self.published(split):
+            empty = False
+            yield example
+        if empty:
+            raise UserError(
+                f"source = {self.config.source!r}: no row is left to serve as {split}: check "
+                "serves, multi_entry and exclude"
+            )
 
     def score(self, example: Example, completion: Completion) -> Score:
-        """The official label-set rule `babilong`, and the older `babilong-substring`."""
+        """The official label-set rule `babilong` first; see `ryarn.tasks.babilong_score`."""
         return babilong_score(example, completion)
 
     def _generator(
@@ -140,7 +179,31 @@ class Babilong:
         address = (self.config.seed, SPLITS.index(split), QUESTION_TYPES.index(kind), index, use)
         return np.random.default_rng(np.random.SeedSequence(address))
 
+    def _maker(self) -> Callable[..., Example]:
+        """`_example`, with the context's length in the tokenizer of `count_with`."""
+        if self.config.count_with is None:
+            return _example
+        count = token_counter(self.config.count_with)
+
+        def counted(
+            kind: QuestionType, length: int | str, index: int, context: str, story: Story
+        ) -> Example:
+            example = _example(kind, length, index, context, story)
+            example.info["context_tokens"] = count(context.strip())
+            return example
+
+        return counted
+
+    def _excluded(self, kind: QuestionType) -> dict[str, str]:
+        """Ids of stories that are not to be used, and which published rows have them."""
+        return {
+            story_id(row.story): source
+            for source in self.config.exclude
+            for row in read_published(Place(source, kind, FACTS_ALONE, key="exclude"))
+        }
+
     def _stories(self, kind: QuestionType, split: str, rulers: Sequence[Ruler]) -> Iterator[Story]:
+        excluded = self._excluded(kind)
         bounds = [ruler.max_facts(kind) for ruler in rulers] + [self.config.max_facts]
         bound = min((b for b in bounds if b is not None), default=None)
         seen: set[str] = set()
@@ -151,10 +214,11 @@ class Babilong:
                     story = babi.simulate(kind, rng, bound)
                 except ValueError as error:
                     raise UserError(f"max_facts = {bound}: too few for {kind} stories") from error
-                story_id = _story_id(story.facts, story.question)
+                key = story_id(story)
                 if (
-                    story_id not in seen
-                    and split_of(story_id, HELD_OUT, TEST) == split
+                    key not in seen
+                    and key not in excluded
+                    and split_of(key, HELD_OUT, TEST) == split
                     and (story.multi_entry or not self.config.multi_entry)
                     and all(ruler.fits(kind, story) for ruler in rulers)
                 ):
@@ -165,49 +229,52 @@ class Babilong:
                     f"the {split} split with at most {bound} facts; ask for fewer rows or raise "
                     "lengths or max_facts"
                 )
-            seen.add(story_id)
+            seen.add(key)
             yield story
 
-    def _published(self, kind: QuestionType, length: str, split: str) -> Iterator[Example]:
+    def _published(
+        self, place: Place, split: str, excluded: dict[str, str], make: Callable[..., Example]
+    ) -> Iterator[Example]:
         serves = self.config.serves
         if serves != "all" and (split == "test") != (serves == "test"):
             raise UserError(
                 f"source = {self.config.source!r} serves {serves}, but {split} rows are asked for; "
                 "set serves, or use another source (source: simulator makes rows for any split)"
             )
-        index = 0
-        for row in _load(self.config.source, length, kind, self.config.revision):
-            question = row["question"].strip()
-            facts = babi.find_facts(row["input"])
-            multi_entry = babi.is_multi_entry(facts, question)
-            test_share = {"test": 1.0, "train": 0.0, "all": TEST}[serves]
-            if split_of(_story_id(facts, question), HELD_OUT, test_share) != split:
+        test_share = {"test": 1.0, "train": 0.0, "all": TEST}[serves]
+        rows = read_published(place)
+        tally = Tally(place, rows.commit)
+        # To the end, though `rows` may be reached: all of them are checked and counted.
+        for row in rows:
+            key = story_id(row.story)
+            tally.add(row)
+            if split_of(key, HELD_OUT, test_share) != split:
                 continue
-            if self.config.multi_entry and not multi_entry:
+            if self.config.multi_entry and not row.story.multi_entry:
                 continue
-            story = Story(facts, question, row["target"].strip(), (), multi_entry)
-            yield _example(kind, length, index, row["input"], story)
-            index += 1
-            if index == self.config.rows:
-                return
-
-
-def _story_id(facts: Sequence[str], question: str) -> str:
-    return content_hash((*facts, question))[:16]
+            if key in excluded:
+                tally.exclude(excluded[key])
+            elif tally.served < self.config.rows:
+                example = make(place.kind, place.length, tally.served, row.context, row.story)
+                if rows.commit:
+                    example.info["revision"] = rows.commit
+                yield example
+                tally.served += 1
+        self.notes += tally.notes(split, self.config.multi_entry, self.config.rows)
 
 
 def _example(
     kind: QuestionType, length: int | str, index: int, context: str, story: Story
 ) -> Example:
-    story_id = _story_id(story.facts, story.question)
+    source = story_id(story)
     return Example(
-        id=f"{kind}-{length}-{index:05d}-{story_id[:8]}",
+        id=f"{kind}-{length}-{index:05d}-{source[:8]}",
         prompt=babilong_prompt(kind, context, story.question),
         completion=answer_sentence(kind, story.question, story.answer),
         target=story.answer,
         task="babilong",
         bin=nominal(length),
-        source=story_id,
+        source=source,
         question=story.question,
         info={
             "kind": kind,
@@ -216,22 +283,3 @@ def _example(
             "multi_entry": story.multi_entry,
         },
     )
-
-
-def _load(source: str, length: str, kind: str, revision: str | None) -> Iterator[dict[str, Any]]:
-    from datasets import load_dataset
-
-    try:
-        rows = load_dataset(source, length, split=kind, revision=revision)
-    except Exception as error:
-        raise UserError(
-            f"source = {source!r}: no {kind} rows of length {length} load from there "
-            f"({' '.join(str(error).split())[:200]})"
-        ) from error
-    missing = {"input", "question", "target"} - set(rows.column_names)
-    if missing:
-        raise UserError(
-            f"source = {source!r}: no column {', '.join(sorted(missing))} among "
-            f"{', '.join(rows.column_names)}"
-        )
-    yield from rows

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 TOKENS_PER_FACT = 8
-"""Official bound: a context has room for at most one fact in 8 tokens (data/create_tasks.py)."""
+"""Official bound: a context has room for one line of a story in 8 tokens, be it a fact or the
+question (data/create_tasks.py, TaskDataset)."""
 OFFICIAL_MARGIN = 300
 """Tokens that the official lengths leave for prompt and answer (data/create_tasks.py)."""
 
@@ -70,6 +71,8 @@ class Ruler:
             return None
         prompt = self.size(kind, "", simulate(kind, np.random.default_rng(0)))
         facts = (self.budget - prompt) // TOKENS_PER_FACT
+        if isinstance(self.name, str):
+            facts -= 1  # the question's line counts officially
         if facts < SHORTEST[kind]:
             raise UserError(
                 f"lengths: {self.name} is too short for {kind}, whose prompt and answer alone take "
@@ -151,6 +154,15 @@ def make_rulers(
     return rulers
 
 
+def token_counter(name: str) -> Callable[[str], int]:
+    """What counts the tokens of a text in the tokenizer of that hub id or folder.
+
+    Raises:
+        UserError: No tokenizer loads from there.
+    """
+    return _Counter(_load_tokenizer(name), "").count
+
+
 def cut(sentences: Sequence[tuple[str, int]], room: int, count: Callable[[str], int]) -> list[str]:
     """The first sentences (with their lengths) that fit into `room` tokens, the last cut at a word.
 
@@ -217,7 +229,7 @@ def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"count_with = {name!r}: no tokenizer loads from there; give a hub id such as gpt2 or "
-            "a folder"
+            f"count_with = {name!r}: no tokenizer loads from there; this needs the Hugging Face "
+            "hub or its cache (gpt2 is the official one), or the folder of a tokenizer"
         ) from error
     return tokenizer

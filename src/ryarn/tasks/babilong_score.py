@@ -1,4 +1,4 @@
-"""BABILong's two published score rules, to the letter (booydar/babilong)."""
+"""BABILong's score rules: the official one to the letter, and the lenient ones in use elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ryarn.records import Completion, Example, Score
 from ryarn.tasks.babi import PLACES
+from ryarn.thinking import after_thinking
 
 
 def label_set(
@@ -38,14 +39,32 @@ def substring(text: str, target: str) -> bool:
     return target.lower() in _first_sentence(text)
 
 
+def anywhere(text: str, target: str) -> bool:
+    """The rule of lm-evaluation-harness (tasks/babilong): any part of the answer has the place."""
+    return target.strip().lower() in text.lower()
+
+
 def babilong_score(example: Example, completion: Completion) -> Score:
-    """Both rules for one completion, the official first; none for a skipped row."""
+    """All rules for one completion, the official first; none for a skipped row.
+
+    - `babilong`: the official one.
+    - `babilong-after-thinking`: the same on what follows the thinking block, as harnesses have it
+      that take such blocks off.
+    - `babilong-substring`: the official one of before May 2024, still that of OpenCompass.
+    - `babilong-lm-eval`: that of lm-evaluation-harness.
+    """
     scores: dict[str, float] = {}
     parsed = False
     if completion.finish != "skipped":
-        right, parsed = label_set(completion.text, example.question, example.target)
-        scores["babilong"] = float(right)
-        scores["babilong-substring"] = float(substring(completion.text, example.target))
+        text, question, target = completion.text, example.question, example.target
+        right, parsed = label_set(text, question, target)
+        answer = after_thinking(text, completion.finish)
+        scores = {
+            "babilong": float(right),
+            "babilong-after-thinking": float(label_set(answer, question, target)[0]),
+            "babilong-substring": float(substring(text, target)),
+            "babilong-lm-eval": float(anywhere(text, target)),
+        }
     return Score(example.id, example.bin, example.source, scores, parsed, completion.finish)
 
 
