@@ -148,7 +148,8 @@ def test_rows_of_ryarn_data_keep_bin_source_split_and_score(
     example = examples[-1]
     task = Jsonl(JsonlConfig(path=path))
     score = task.score(example, Completion(example.id, example.target.upper(), 9, "stop"))
-    assert score.scores == {"babilong": 1.0, "babilong-substring": 1.0}
+    assert next(iter(score.scores)) == "babilong"
+    assert set(score.scores.values()) == {1.0}
 
 
 def test_rows_of_an_unknown_task_are_refused(

@@ -21,6 +21,6 @@ def test_rows_written_by_any_task_can_be_scored() -> None:
 
 
 def test_an_unknown_task_is_refused() -> None:
-    config = JsonlConfig(path="a.jsonl").model_copy(update={"task": "mrcr"})
+    config = JsonlConfig(path="a.jsonl").model_copy(update={"task": "ruler"})
     with pytest.raises(UserError, match="known tasks are babilong, jsonl"):
         make_task(config)

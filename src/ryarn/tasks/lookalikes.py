@@ -92,9 +92,9 @@ class Lookalikes:
 
     Some turns ask for a piece of the same form and topic and get different texts; the other turns
     are about other topics, each once, and stand around them in random order. A piece
-    is its topic, as a title, and a few words; in rows that are long enough (`PROSE_FROM`), half of the other turns are
-    answered with a sentence of prose. Where all topics are used up, or no further turn has room,
-    sentences are added to the turns of prose.
+    is its topic, as a title, and a few words; in rows that are long enough (`PROSE_FROM`), half of
+    the other turns are answered with a sentence of prose. Where all topics are used up, or no
+    further turn has room, sentences are added to the turns of prose.
 
     The look-alikes and the question are the same at every length, the other turns are drawn anew.
     Splits, training rows and generators are as in `ryarn.tasks.conflicts.Conflicts`, with a

@@ -12,25 +12,46 @@ from ryarn.tasks import Task
 from ryarn.tasks.babilong import Babilong, BabilongConfig
 from ryarn.tasks.conflicts import Conflicts, ConflictsConfig
 from ryarn.tasks.jsonl import Jsonl, JsonlConfig
+from ryarn.tasks.longbench_v2 import LongBenchV2, LongBenchV2Config
 from ryarn.tasks.lookalikes import Lookalikes, LookalikesConfig
+from ryarn.tasks.mrcr import Mrcr, MrcrConfig
 
 TaskConfig = Annotated[
-    BabilongConfig | JsonlConfig | ConflictsConfig | LookalikesConfig,
+    BabilongConfig
+    | JsonlConfig
+    | ConflictsConfig
+    | LookalikesConfig
+    | LongBenchV2Config
+    | MrcrConfig,
     Field(discriminator="task"),
 ]
 """A recipe's data section: its `task` says which."""
 
-CONFIGS: dict[str, type[BabilongConfig | JsonlConfig | ConflictsConfig | LookalikesConfig]] = {
+CONFIGS: dict[
+    str,
+    type[
+        BabilongConfig
+        | JsonlConfig
+        | ConflictsConfig
+        | LookalikesConfig
+        | LongBenchV2Config
+        | MrcrConfig
+    ],
+] = {
     "babilong": BabilongConfig,
     "jsonl": JsonlConfig,
     "conflicts": ConflictsConfig,
     "lookalikes": LookalikesConfig,
+    "longbench-v2": LongBenchV2Config,
+    "mrcr": MrcrConfig,
 }
 TASKS: dict[str, Callable[[Any], Task]] = {
     "babilong": Babilong,
     "jsonl": Jsonl,
     "conflicts": Conflicts,
     "lookalikes": Lookalikes,
+    "longbench-v2": LongBenchV2,
+    "mrcr": Mrcr,
 }
 """Name, as in a config's `task`, to the class that takes that config."""
 
