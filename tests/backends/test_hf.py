@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
@@ -20,9 +22,28 @@ class NumberTokenizer:
     pad_token_id = None
     chat_template = None
 
-    def decode(self, ids, skip_special_tokens):
-        assert skip_special_tokens
-        return " ".join(map(str, ids))
+    def decode(self, ids, skip_special_tokens=False):
+        return " ".join(map(str, ids)) + ("" if skip_special_tokens else " <special>")
+
+
+class ThinkingTokenizer(NumberTokenizer):
+    """Its answers open or close a thinking block with special tokens, as does its template."""
+
+    chat_template = "yes"
+    all_special_ids = ()
+    added_tokens_decoder: ClassVar[dict[int, str]] = {}
+
+    def __init__(self, template, answer):
+        self._template, self._answer = template, answer
+
+    def apply_chat_template(self, messages, add_generation_prompt=False, **_):
+        return self._template if add_generation_prompt else messages[-1]["content"]
+
+    def __call__(self, text, **_):
+        return {"input_ids": []}
+
+    def decode(self, ids, skip_special_tokens=False):
+        return "answer" if skip_special_tokens else self._answer
 
 
 @pytest.fixture
@@ -154,3 +175,21 @@ def test_batches_hold_their_token_limit(prompts, batch_tokens):
     assert lengths == sorted((len(p.ids) for p in prompts), reverse=True)
     assert len(groups) == (8 if batch_tokens == 1 else len(groups))
     assert len(list(batches(prompts, 36))) < 8
+
+
+@pytest.mark.parametrize(
+    ("template", "answer", "inside"),
+    [
+        ("<user>?<assistant>", "<think>so", True),
+        ("<user>?<assistant>", "<think>so</think>kitchen", False),
+        ("<user>?<assistant>", "kitchen", False),
+        ("<user>?<assistant><think>", "so it is", True),
+        ("<user>?<assistant><think>", "so</think>kitchen", False),
+        ("<user>?<assistant><think></think>", "kitchen", False),
+    ],
+)
+def test_answers_that_end_inside_a_thinking_block(model, prompts, template, answer, inside):
+    tokenizer = ThinkingTokenizer(template, answer)
+    for got in answers(model, prompts[:2], 10_000, tokenizer, tokens=3).values():
+        assert got.text == "answer"
+        assert (got.finish == "thinking") == inside

@@ -35,11 +35,15 @@ class Generated:
 
     Attributes:
         text: The generated text without special tokens.
-        finish: "stop" (end token) or "length" (token budget spent).
+        finish: "stop" (end token), "length" (token budget spent), or "thinking" from a backend
+            that knows that the answer ended inside a thinking block which the text doesn't show,
+            or "failed": there is no answer, and asking again later may give one.
+        reason: Why it failed, else empty.
     """
 
     text: str
-    finish: Literal["stop", "length"]
+    finish: Literal["stop", "length", "thinking", "failed"]
+    reason: str = ""
 
 
 class Backend(Protocol):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig
 
 from ryarn.backends import Generated, Prompt
-from ryarn.chat import end_of_turn
+from ryarn.chat import end_of_turn, render_prompt
+from ryarn.thinking import OPEN, THINKING, is_open
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -81,7 +83,18 @@ class HfBackend:
         end = next((i for i, token in enumerate(ids) if token in ends), None)
         text = self._tokenizer.decode(ids[:end], skip_special_tokens=True)
         assert isinstance(text, str)
+        # The marks of a thinking block may be special tokens.
+        if is_open(f"{self._opening}{self._tokenizer.decode(ids[:end])}"):
+            return Generated(text, THINKING)
         return Generated(text, "length" if end is None else "stop")
+
+    @cached_property
+    def _opening(self) -> str:
+        """What begins a thinking block, where the chat template does: answers lack it then."""
+        if not self._tokenizer.chat_template:
+            return ""
+        prompt = render_prompt(self._tokenizer, [{"role": "user", "content": "?"}])
+        return OPEN if is_open(prompt) else ""
 
 
 def batches(prompts: Sequence[Prompt], batch_tokens: int) -> Iterator[list[Prompt]]:
