@@ -8,11 +8,11 @@ SMOLLM2 := $(VENV)/.smollm2
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help venv smollm2 test lint unit check slow demo demo-full pretrain-demo results bench docs clean
+.PHONY: help venv smollm2 test lint unit check slow serve-env transformers4-env demo demo-full pretrain-demo results bench docs clean
 .PRECIOUS: runs/smollm2-babilong/%/adapter/adapter_model.safetensors
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(READY) ## the environment alone
 
@@ -76,6 +76,28 @@ $(RUNS)/zero-shot/evaluation/summary.json: | $(SMOLLM2)
 
 $(RUNS)/%/evaluation/summary.json: $(TRAINED)
 	$(BIN)/ryarn evaluate recipes/smollm2-babilong.yaml method.name=$* output=$(RUNS)/$*
+
+# An environment of its own: the server's packages need not fit ours.
+SERVE := .venv-serve
+LLAMA_CPP := $(SERVE)/.llama-cpp
+
+serve-env: $(LLAMA_CPP) ## llama.cpp, built from source (about half an hour a core), for its slow tests
+
+$(LLAMA_CPP):
+	$(PYTHON) -m venv $(SERVE)
+	$(SERVE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --no-binary llama-cpp-python llama-cpp-python==0.3.36
+	@touch $@
+
+OLD := .venv-transformers4
+
+transformers4-env: $(OLD)/.ready ## transformers 4, for the slow tests that read exports with it
+
+$(OLD)/.ready:
+	$(PYTHON) -m venv $(OLD)
+	$(OLD)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  'transformers==4.57.6' torch==2.13.0 peft==0.21.2 gguf==0.19.0 jinja2
+	@touch $@
 
 bench: $(READY) ## what drawing and remapping positions cost, as ratios within one run
 	$(BIN)/python -m benchmarks

@@ -207,7 +207,9 @@ class Writer:
         page.say(USER, *phrases, *(f" {word}" for word in rest.split()), ".", ASSISTANT)
 
     def _piece(self, low: int, high: int) -> list[str]:
-        return [f" {word}" for word in self._some(words.WRITING, int(self._rng.integers(low, high)))]
+        return [
+            f" {word}" for word in self._some(words.WRITING, int(self._rng.integers(low, high)))
+        ]
 
     def _one(self, of: Sequence[T]) -> T:
         return of[int(self._rng.integers(len(of)))]

@@ -281,7 +281,8 @@ def test_data_writes_rows_that_train(
     [
         (
             ["babi", "rows=1"],
-            "task = 'babi' is unknown: known tasks are babilong, jsonl, conflicts, lookalikes",
+            "task = 'babi' is unknown: known tasks are babilong, jsonl, conflicts, lookalikes, "
+            "longbench-v2, mrcr",
         ),
         (["babilong", "row=1"], "unknown key 'row': did you mean 'rows'?"),
         (["jsonl", "path=/absent.jsonl"], "path = '/absent.jsonl': no such file"),

@@ -36,7 +36,7 @@ from ryarn.tasks.registry import make_task
 from ryarn.train import train
 from ryarn.watch import Board, duration
 from ryarn.workers import Pool, Result, attempt, run_cell, share
-from tiny_run import command, write_rows
+from tiny_run import OTHER, command, write_rows
 
 LONG = "Where, and where, and where, and where, and where, and where is number {}?"
 
@@ -44,7 +44,7 @@ LONG = "Where, and where, and where, and where, and where, and where is number {
 def write_grid(folder: Path, **changes: Any) -> Path:
     """Two trained methods and one that is not, on rows in and beyond the training length."""
     train_rows = write_rows(folder / "train.jsonl", 12)
-    rows = write_rows(folder / "short.jsonl", 8).read_text()
+    rows = write_rows(folder / "short.jsonl", 8, OTHER).read_text()
     rows += write_rows(folder / "long.jsonl", 8, LONG).read_text()
     (folder / "test.jsonl").write_text(rows)
     data = {
@@ -156,7 +156,12 @@ class Reported:
         self.about: list[str] = []
 
     def __call__(
-        self, runs: dict[str, list[Path]], out: Path, reference: str | None, about: list[str]
+        self,
+        runs: dict[str, list[Path]],
+        out: Path,
+        reference: str | None,
+        about: list[str],
+        paper: str | None = None,
     ) -> list[Report]:
         self.runs, self.reference, self.about = runs, reference, about
         return [Report(task, "exact", "", 64, None, [], [], "", [], [], []) for task in runs]
@@ -379,6 +384,21 @@ def test_changed_answers_are_another_recipe_and_changed_logging_is_not(
         compare(load_grid(path, ["evaluate.max_new_tokens=3"]))
     # What is not trained does not depend on how training goes.
     check_owner(cells(load_grid(path, ["train.learning_rate=9"]))[0])
+
+
+def test_a_folder_older_than_a_key_is_still_the_cells_own(tmp_path: Path, inline: Inline) -> None:
+    grid = make(tmp_path)
+    compare(grid)
+    cell = cells(grid)[1]
+    path = cell.recipe.output / "recipe.yaml"
+    data = yaml.safe_load(path.read_text())
+    del data["evaluate"]["backend"], data["train"]["weight_decay"]
+    path.write_text(yaml.safe_dump(data))
+    check_owner(cell)
+    data["evaluate"]["window"] = 7
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(UserError, match=r"evaluate\.window = 7, not"):
+        check_owner(cell)
 
 
 def test_a_tuned_cell_may_have_any_of_its_settings_until_the_choice_is_known(

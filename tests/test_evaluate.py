@@ -16,6 +16,7 @@ from ryarn.evaluate import (
     Budget,
     data_fingerprint,
     evaluate,
+    failures,
     run_evaluation,
 )
 from ryarn.records import Example, Score, read_jsonl
@@ -200,6 +201,66 @@ def test_cut_answers_are_counted(tmp_path):
                 yield key, Generated(answer.text, "length" if key == "row-3" else "stop")
 
     assert run(tmp_path, Cutting(EXAMPLES)).cut == 1
+
+
+class FailingBackend(DyingBackend):
+    """Gets no answer to some rows, and gives its answers in the reverse order."""
+
+    def __init__(self, failing, survives=99):
+        super().__init__(EXAMPLES, survives)
+        self.failing = failing
+
+    def generate(self, prompts, max_new_tokens):
+        for key, answer in super().generate(prompts[::-1], max_new_tokens):
+            lost = Generated("", "failed", "no line")
+            yield key, lost if key in self.failing else answer
+
+
+def lines(folder, name="completions.jsonl"):
+    return list(read_jsonl(folder / name))
+
+
+def test_a_failed_row_is_counted_with_its_reason_and_never_scored(tmp_path):
+    summary = run(tmp_path, FailingBackend({"row-1", "row-2"}), window=14)
+    assert (summary.scored, summary.failed, summary.skipped) == (3, 2, 1)
+    assert summary.reasons["no line"] == 2
+    assert summary.mean == {512: 1.0, 1024: 1.0}
+    failed = [row for row in lines(tmp_path, "scores.jsonl") if row["finish"] == "failed"]
+    assert [(row["id"], row["scores"]) for row in failed] == [("row-1", {}), ("row-2", {})]
+    assert failures(tmp_path) == (
+        "2 of 6 rows failed and have no score (2 of them: no line); the same command asks for "
+        "them again"
+    )
+
+
+def test_a_failed_row_is_asked_again_and_the_others_are_not(tmp_path):
+    run(tmp_path, FailingBackend({"row-1", "row-2", "row-4"}))
+    again = FailingBackend({"row-2"})
+    summary = run(tmp_path, again)
+    assert sorted(again.asked) == ["row-1", "row-2", "row-4"]
+    assert (summary.reused, summary.failed, summary.scored) == (3, 1, 5)
+    assert len(lines(tmp_path)) == 6
+    run(tmp_path, FailingBackend(set()))
+    assert failures(tmp_path) is None
+    assert sorted(row["id"] for row in lines(tmp_path)) == [e.id for e in EXAMPLES]
+    run(tmp_path / "straight")
+    scores = [(folder / "scores.jsonl").read_text() for folder in (tmp_path, tmp_path / "straight")]
+    assert scores[0] == scores[1]
+
+
+def test_a_run_killed_among_failed_rows_and_answers_out_of_order_goes_on(tmp_path):
+    with pytest.raises(Killed):
+        run(tmp_path, FailingBackend({"row-5", "row-3"}, survives=3))
+    assert [row["id"] for row in lines(tmp_path)] == ["row-5", "row-4", "row-3"]
+    with pytest.raises(Killed):
+        run(tmp_path, FailingBackend(set(), survives=1))
+    again = FailingBackend(set())
+    summary = run(tmp_path, again)
+    # the second call answered row-5 anew
+    assert sorted(again.asked) == ["row-0", "row-1", "row-2", "row-3"]
+    assert (summary.failed, summary.scored) == (0, 6)
+    assert len(lines(tmp_path)) == 6
+    assert {row["finish"] for row in lines(tmp_path)} == {"stop"}
 
 
 def test_a_backend_that_forgets_a_row_is_found_out(tmp_path):

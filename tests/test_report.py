@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 
 import numpy as np
@@ -258,3 +259,13 @@ def test_lengths_are_named_as_people_name_them(length, label):
 
 def test_markdown_cells_cannot_break_the_table():
     assert markdown.table(["a"], [["x|y\nz"]]).splitlines()[-1] == "| x\\|y z |"
+
+
+def test_runs_scored_by_different_rules_are_refused(tmp_path, runs):
+    other = tmp_path / "other"
+    shutil.copytree(runs[0], other)
+    path = other / "evaluation" / "scores.jsonl"
+    path.write_text(path.read_text().replace('"places":', '"elsewhere":'))
+    sentence = r"scored by different rules \(places and elsewhere\): .* same evaluate.data.score"
+    with pytest.raises(UserError, match=sentence):
+        load_runs([runs[0], other])

@@ -315,8 +315,8 @@ def test_the_loss_is_on_the_completion_and_the_prompt_is_that_of_inference(
     recipe = make_recipe(tmp_path)
     tokenizer = tiny.byte_tokenizer()
     train(recipe)
-    task = make_task(recipe.evaluate.data)
-    examples = list(task.examples(tokenizer, "test"))
+    task = make_task(recipe.train.data)
+    examples = list(task.examples(tokenizer, "train"))
     asked: list[list[int]] = []
 
     class Listening(EchoBackend):

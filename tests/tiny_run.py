@@ -25,12 +25,16 @@ RECIPE: dict[str, Any] = {
         "learning_rate": 1e-3,
     },
     "evaluate": {
-        # The same rows in another file: what is compared is how they are rendered, not learned.
+        # Rows of the same form and length, about other things: no prompt is trained on, too.
         "data": {"task": "jsonl", "path": "test.jsonl", "test": 1},
         "max_new_tokens": 4,
     },
     "output": "run",
 }
+
+
+OTHER = "Where is figure {}?"
+"""A question as long as the one of training rows."""
 
 
 def write_rows(path: Path, count: int = 12, question: str = "Where is number {}?") -> Path:
@@ -47,7 +51,7 @@ def write_recipe(folder: Path) -> Path:
     """The recipe and its rows in a folder, paths absolute."""
     data = copy.deepcopy(RECIPE)
     data["train"]["data"]["path"] = str(write_rows(folder / "rows.jsonl"))
-    data["evaluate"]["data"]["path"] = str(write_rows(folder / "test.jsonl"))
+    data["evaluate"]["data"]["path"] = str(write_rows(folder / "test.jsonl", question=OTHER))
     data["output"] = str(folder / "run")
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(data), encoding="utf-8")

@@ -44,7 +44,7 @@ class ExtensionCallback(TrainerCallback):
                 "ExtensionCallback: the trainer's model is not the one given to extend(), so no "
                 "position would be drawn; give extend() and the trainer the same model"
             )
-        self.extension.verify()
+        self.extension.verify(model)
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

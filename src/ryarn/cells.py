@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from ryarn.config import dump, parse_yaml
+from ryarn.config import build, dump, parse_yaml
 from ryarn.errors import UserError
 from ryarn.evaluate import COMPLETIONS, EXAMPLES, SCORES
 from ryarn.grid import Cell
@@ -64,6 +65,9 @@ def check_owner(cell: Cell, others: Sequence[Recipe] = ()) -> None:
 
 
 def _first_difference(recipe: Recipe, theirs: Any) -> tuple[str, Any, Any] | None:
+    with contextlib.suppress(UserError):
+        # A key that is newer than the folder had its default's effect.
+        theirs = parse_yaml(dump(build(Recipe, theirs)))
     mine, other = dict(_leaves(parse_yaml(dump(recipe)))), dict(_leaves(theirs))
     for key in {**mine, **other}:
         if _counts(key, recipe) and mine.get(key) != other.get(key):

@@ -59,8 +59,12 @@ def choose(candidates: Sequence[Cell], failed: Mapping[str, str]) -> Choice:
     return Choice(scores, reasons)
 
 
-def ood_mean(cell: Cell) -> float:
+def ood_mean(cell: Cell, *, all_bins: bool = False) -> float:
     """Mean over the bins longer than the training rows, each bin with the same weight.
+
+    Args:
+        cell: An evaluated cell.
+        all_bins: Take the others, too.
 
     Raises:
         UserError: There is no such bin, or one without a scored row.
@@ -69,7 +73,7 @@ def ood_mean(cell: Cell) -> float:
     longest = cell.recipe.train.max_length
     bins: dict[int, list[float]] = {}
     for score in (Score(**row) for row in read_jsonl(path)):
-        if score.bin > longest:
+        if all_bins or score.bin > longest:
             bins.setdefault(score.bin, []).extend([official(score)] if score.scores else [])
     if not bins:
         raise UserError(f"no held-out row is in a bin beyond train.max_length = {longest}")

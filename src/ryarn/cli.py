@@ -62,8 +62,9 @@ def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
 
     checked = load_recipe(recipe, overrides or [])
     from ryarn.evaluate import evaluate as run
+    from ryarn.evaluate import failures
 
-    run(checked)
+    folder = run(checked)
     from rich.console import Console
 
     from ryarn.report import load_runs
@@ -72,6 +73,10 @@ def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
 
     Console().print(one_run(build_report(load_runs([checked.output]))))
     typer.echo(f"scores in {checked.output}; next: ryarn report {checked.output}")
+    failed = failures(folder)
+    if failed is not None:
+        typer.echo(f"ryarn: {failed}", err=True)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -112,6 +117,9 @@ def compare(
     processes: Annotated[
         int | None, typer.Option(help="Worker processes [the recipe's, or one a core].")
     ] = None,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Rehearse it: random weights, short rows, small data.")
+    ] = False,
 ) -> None:
     """Train, evaluate and report a grid of methods, seeds and tasks.
 
@@ -124,6 +132,10 @@ def compare(
     if processes is not None and processes < 1:
         raise UserError(f"--processes {processes}: give at least 1")
     grid = load_grid(recipe, overrides or [])
+    if tiny:
+        from ryarn.rehearsal import rehearse
+
+        grid = rehearse(grid)
     if dry_run:
         from rich.console import Console
 
@@ -154,8 +166,57 @@ def compare(
 
 
 @app.command()
+def tune(
+    recipe: Annotated[
+        Path, typer.Argument(help="Recipe with a tune section.", metavar="RECIPE.yaml")
+    ],
+    overrides: Overrides = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the first settings and the time; run nothing.")
+    ] = False,
+) -> None:
+    """Choose hyper-parameters on held-out rows.
+
+    A killed search goes on where it was: settled trials are kept.
+
+    Example: ryarn tune recipes/tune-miniature.yaml --dry-run
+    """
+    from ryarn.search import load_tune
+
+    checked = load_tune(recipe, overrides or [])
+    from rich.console import Console
+
+    if dry_run:
+        from ryarn.outlook import forecast, forecast_table
+
+        seen = forecast(checked)
+        Console().print(forecast_table(checked, seen))
+        typer.echo("\n".join(["", *seen.notes]))
+        return
+    from ryarn.tune import tune as run
+    from ryarn.tuned import sentences, terminal
+
+    try:
+        outcome = run(checked)
+    except KeyboardInterrupt:
+        typer.echo("ryarn: stopped; the same command goes on where it was", err=True)
+        raise typer.Exit(130) from None
+    for name, reason in outcome.failed.items():
+        typer.echo(f"failed: {name}: {reason}", err=True)
+    for table in terminal(checked, outcome):
+        Console().print(table, "")
+    typer.echo("\n".join(sentences(checked, outcome)))
+    typer.echo(f"chosen in {checked.output}; next: ryarn train {checked.output / 'tuned.yaml'}")
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def data(
-    task: Annotated[str, typer.Argument(help="babilong, conflicts, lookalikes or jsonl.")],
+    task: Annotated[
+        str,
+        typer.Argument(help="babilong, mrcr, longbench-v2, conflicts, lookalikes or jsonl."),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(
@@ -167,6 +228,9 @@ def data(
         str, typer.Option(help="Model whose tokenizer counts the tokens.")
     ] = "smollm2",
     split: Annotated[str, typer.Option(help="train, held-out or test.")] = "train",
+    window: Annotated[
+        int | None, typer.Option(help="Name the rows that don't fit into so many tokens.")
+    ] = None,
 ) -> None:
     """Write a task's rows to a JSONL file.
 
@@ -174,19 +238,16 @@ def data(
 
     Example: ryarn data babilong questions=[qa3] lengths=[1024,4096] rows=100 --split test
     """
-    from ryarn.data import task_config, write_rows
+    from ryarn.data import describe, task_config, write_rows
 
+    if window is not None and window < 1:
+        raise UserError(f"--window {window}: give at least 1")
     config = task_config(task, settings or [])
     from ryarn.models import load_tokenizer
     from ryarn.recipe import ModelConfig
 
-    summary = write_rows(config, load_tokenizer(ModelConfig(name=model)), split, out)
-    for bin_, rows in summary.bins.items():
-        typer.echo(
-            f"bin {bin_}: {rows.rows} rows of {rows.sources} stories, "
-            f"{rows.shortest} to {rows.longest} tokens"
-        )
-    typer.echo(f"{summary.rows} rows in {summary.path}")
+    summary = write_rows(config, load_tokenizer(ModelConfig(name=model)), split, out, window)
+    typer.echo("\n".join(describe(summary, getattr(config, "count_with", None), window)))
 
 
 @app.command()
@@ -217,6 +278,85 @@ def positions(
 
         plot_positions(rows, out)
         typer.echo(f"figure in {out}")
+
+
+@app.command()
+def export(
+    run: Annotated[
+        Path | None, typer.Argument(help="Run folder, or an adapter folder with its ryarn.json.")
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="Folder to make; with --gguf-from, the file.")
+    ] = None,
+    factor: Annotated[
+        float | None, typer.Option(help="YaRN factor s' to serve with, at least s [the run's].")
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Base model, if it is not where it was in training.")
+    ] = None,
+    unmerged: Annotated[
+        bool, typer.Option("--unmerged", help="Keep the adapter apart, beside a base with YaRN.")
+    ] = False,
+    gguf: Annotated[
+        str | None, typer.Option(help="Write GGUF for llama.cpp: f32, f16 or q8_0.")
+    ] = None,
+    gguf_from: Annotated[
+        Path | None, typer.Option(help="Set YaRN in a copy of this GGUF file; needs no run.")
+    ] = None,
+) -> None:
+    """Write what was trained in a form that runs without ryarn, and check that it is the same.
+
+    Example: ryarn export runs/lora --to exported
+    """
+    if to is None:
+        raise UserError("--to is missing: name the folder (with --gguf-from, the file) to make")
+    if gguf_from is not None:
+        if factor is None or run is not None or base or unmerged or gguf:
+            raise UserError("--gguf-from takes --factor and --to, and nothing else")
+        from ryarn.export import set_yarn_keys
+
+        keys = set_yarn_keys(gguf_from, factor, to)
+        typer.echo(
+            f"{keys.path}: YaRN factor {factor:g} on {keys.original_length} tokens, context "
+            f"{keys.window}; no weight was changed, and none was trained for it"
+        )
+        return
+    if run is None:
+        raise UserError("name the run folder to export, or give --gguf-from a GGUF file")
+    if unmerged and gguf:
+        raise UserError("--unmerged and --gguf exclude each other: GGUF files are merged")
+    from ryarn.export import export as write
+    from ryarn.export import report_lines
+
+    form = gguf or ("unmerged" if unmerged else "merged")
+    for line in report_lines(write(run, to, factor=factor, base=base, form=form)):
+        typer.echo(line)
+
+
+@app.command()
+def doctor(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="Hub id, model folder, tiny:<family>, adapter folder, run folder or export.",
+            metavar="MODEL_OR_ADAPTER",
+        ),
+    ],
+) -> None:
+    """Say which RoPE is live in a model, and whether its config says the same.
+
+    Example: ryarn doctor tiny:olmo3
+    """
+    from rich.console import Console
+
+    from ryarn.diagnosis import lines, table
+    from ryarn.doctor import doctor as run
+
+    found = run(model)
+    Console().print(table(found))
+    typer.echo("\n".join(lines(found)))
+    if not found.passed:
+        raise typer.Exit(1)
 
 
 def main() -> None:

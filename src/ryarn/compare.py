@@ -71,7 +71,7 @@ def compare(
     console = console or Console(stderr=True)
     survey = Survey()
     survey.check(unfinished(grid))
-    with _alone(grid.output):
+    with alone(grid.output):
         (grid.output / GRID).write_text(dump(grid), encoding="utf-8")
         schedule = _run(grid, survey, processes or grid.processes, console)
         finals = cells(grid, chosen(schedule))
@@ -108,8 +108,12 @@ def check_output(grid: GridRecipe) -> None:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path, command: str = "compare") -> Iterator[None]:
     """Hold the folder: two comparisons in it would write over each other.
+
+    Args:
+        folder: The output of a command.
+        command: Its name.
 
     Raises:
         UserError: Another process holds it.
@@ -124,7 +128,7 @@ def _alone(folder: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(
-                    f"output = {str(folder)!r}: another ryarn compare is at work there"
+                    f"output = {str(folder)!r}: another ryarn {command} is at work there"
                 ) from None
         yield
 
@@ -180,7 +184,7 @@ def _report(
     anywhere = any(cell.label == grid.reference for cell in done)
     about = tell(grid, schedule, finals, done)
     out = grid.output / REPORT_FOLDER
-    return report_grid(runs, out, grid.reference if anywhere else None, about)
+    return report_grid(runs, out, grid.reference if anywhere else None, about, grid.paper)
 
 
 def tell(grid: GridRecipe, schedule: Schedule, finals: list[Cell], done: list[Cell]) -> list[str]:

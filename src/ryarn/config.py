@@ -13,6 +13,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ryarn.errors import UserError
 
+SECRET = "secret"
+"""Type of a pydantic error whose input must not be shown."""
+
 
 class Config(BaseModel):
     """Base of every config: frozen, and an unknown key is an error."""
@@ -45,9 +48,12 @@ def parse_yaml(text: str) -> Any:
     """Parse YAML safely (no Python objects); `1e-4` is a float.
 
     Raises:
-        yaml.YAMLError: The text is not YAML.
+        yaml.YAMLError: The text is not YAML, or a value is not what its form says (`2001-13-45`).
     """
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+        raise yaml.YAMLError(f"a value can't be read: {error}") from error
 
 
 def load(config: type[C], path: Path, overrides: Iterable[str] = ()) -> C:
@@ -142,6 +148,8 @@ def _sentence(config: type[Config], error: ValidationError) -> str:
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error" and not where:
         return reason
+    if first["type"] == SECRET:
+        return f"{name}: {reason}"
     return f"{name or 'recipe'} = {first['input']!r}: {reason}"
 
 

@@ -12,11 +12,15 @@ from typing import Any
 from ryarn.cells import TIMES, is_done, steps
 from ryarn.config import dump
 from ryarn.errors import UserError
+from ryarn.expected import expected_rows, hub_source
 from ryarn.grid import Cell
 from ryarn.recipe import Recipe, recipe_method
 from ryarn.runs import read_json
 from ryarn.tasks.babilong_context import nominal
 from ryarn.tasks.jsonl import JsonlConfig
+from ryarn.tasks.longbench_v2 import LongBenchV2Config
+from ryarn.tasks.mrcr import MrcrConfig
+from ryarn.tasks.overlap import check_apart
 from ryarn.tasks.registry import TaskConfig, make_task
 
 COUNTED = 1_000_000
@@ -64,11 +68,18 @@ class Work:
 
 @dataclass
 class Survey:
-    """Looks at the data and models of cells before anything runs, each of them once."""
+    """Looks at the data and models of cells before anything runs, each of them once.
 
+    Attributes:
+        offline: Ask no hub for what can be told without it: the sizes of the paper's models, and
+            how many rows published data has.
+    """
+
+    offline: bool = False
     _tokenizers: dict[str, Any] = field(default_factory=dict)
     _skeletons: dict[str, Any] = field(default_factory=dict)
     _bins: dict[tuple[str, str, str], Counter[int]] = field(default_factory=dict)
+    _apart: set[tuple[str, str, str]] = field(default_factory=set)
 
     def check(self, cells: Iterable[Cell]) -> None:
         """See that models load, methods apply to them and rows are there; no weights are read.
@@ -85,16 +96,29 @@ class Survey:
                 if skeleton is not None:
                     check_method(skeleton, recipe_method(recipe.method))
                 self.work(recipe)
+                if cell.trains:
+                    self._check_apart(recipe)
             except UserError as error:
                 raise UserError(f"{cell.name}: {error}") from error
 
+    def _check_apart(self, recipe: Recipe) -> None:
+        train, rows = recipe.train.data, recipe.evaluate
+        if self.offline and (hub_source(train) or hub_source(rows.data)):
+            return
+        key = (dump(train), dump(rows.data), rows.split)
+        if key not in self._apart:
+            check_apart(train, rows.data, rows.split)
+            self._apart.add(key)
+
     def skeleton(self, recipe: Recipe) -> Any:
         """The cell's model without its weights, see `ryarn.models.load_skeleton`."""
+        from ryarn.architectures import known_skeleton
         from ryarn.models import load_skeleton
 
         key = dump(recipe.model)
         if key not in self._skeletons:
-            self._skeletons[key] = load_skeleton(recipe.model)
+            known = known_skeleton(recipe.model.name) if self.offline else None
+            self._skeletons[key] = known or load_skeleton(recipe.model)
         return self._skeletons[key]
 
     def work(self, recipe: Recipe) -> Work:
@@ -105,12 +129,12 @@ class Survey:
         """
         config, answers = recipe.train, recipe.evaluate
         rows = number = seen = 0
+        trained, bins = self.rows(recipe)
         if recipe_method(recipe.method).trains:
-            rows = self._count(recipe, config.data, "train").total()
+            rows = trained.total()
             number = steps(config, rows)
             a_step = config.batch_size * config.gradient_accumulation
             seen = number * a_step if config.max_steps else round(rows * config.epochs)
-        bins = self._count(recipe, answers.data, answers.split)
         return Work(
             rows=rows,
             steps=number,
@@ -126,8 +150,21 @@ class Survey:
             * (1 + answers.max_new_tokens),
         )
 
+    def rows(self, recipe: Recipe) -> tuple[Counter[int], Counter[int]]:
+        """Length to rows: those of the training (none where nothing is trained), and the others.
+
+        Raises:
+            UserError: The data can't be made.
+        """
+        answers = recipe.evaluate
+        trains = recipe_method(recipe.method).trains
+        trained = self._count(recipe, recipe.train.data, "train") if trains else Counter[int]()
+        return trained, self._count(recipe, answers.data, answers.split)
+
     def _count(self, recipe: Recipe, data: TaskConfig, split: str) -> Counter[int]:
         key = (dump(recipe.model), dump(data), split)
+        if key not in self._bins and self.offline and hub_source(data):
+            self._bins[key] = expected_rows(data, split, recipe.model.name)
         if key not in self._bins:
             self._bins[key] = _bins(data, split, self._tokenizer(recipe))
         return self._bins[key]
@@ -144,9 +181,12 @@ class Survey:
 def _bins(data: TaskConfig, split: str, tokenizer: Any) -> Counter[int]:
     """Length to rows of that length: counted, or for much data what the recipe asks for."""
     examples = make_task(data).examples(tokenizer, split)
-    if not isinstance(data, JsonlConfig):
-        rows = data.rows * len(getattr(data, "questions", [None]))
-        asked = Counter({nominal(length): rows for length in data.lengths})
+    if not isinstance(data, JsonlConfig | LongBenchV2Config):
+        if isinstance(data, MrcrConfig):
+            asked = Counter(data.asked)
+        else:
+            rows = data.rows * len(getattr(data, "questions", [None]))
+            asked = Counter({nominal(length): rows for length in data.lengths})
         if sum(length * count for length, count in asked.items()) > COUNTED:
             # The first row shows that they can be made at all.
             next(examples)

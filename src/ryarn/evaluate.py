@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ryarn.answering import check_answerer, make_answerer
 from ryarn.backends import Backend, Prompt
 from ryarn.chat import prompt_ids
 from ryarn.errors import UserError
-from ryarn.recipe import WITHOUT_EFFECT, Recipe, recipe_method
+from ryarn.recipe import Recipe, recipe_method
 from ryarn.records import Completion, Example, Score, read_jsonl, write_jsonl
 from ryarn.runs import (
-    ADAPTER,
     EVALUATION,
-    check_trained,
     check_writable,
     read_json,
     write_json,
 )
 from ryarn.tasks import Task
+from ryarn.thinking import THINKING, is_open
 from ryarn.versions import versions
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 MANIFEST, COMPLETIONS, SCORES = "manifest.json", "completions.jsonl", "scores.jsonl"
 EXAMPLES, SUMMARY = "examples.jsonl", "summary.json"
+SKIPPED, FAILED = "skipped", "failed"
+"""How rows without an answer finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,23 @@ class Summary:
         rows: All of them.
         scored: Rows with a score.
         skipped: Rows that did not fit into the window; they have no score.
+        failed: Rows that the backend got no answer to; they have no score, and the next call asks
+            again.
         cut: Rows whose answer spent the whole token budget.
+        thinking: Rows whose answer ended inside a thinking block; they are not among `cut`.
         unparsed: Scored rows in which the official rule found no answer.
         reused: Rows found finished from an earlier, interrupted call.
         rule: Name of the official score.
         mean: Bin to mean official score; None where no row was scored.
-        reasons: Why rows were skipped, with counts.
+        reasons: Why rows were skipped or failed, with counts.
     """
 
     rows: int
     scored: int
     skipped: int
+    failed: int
     cut: int
+    thinking: int
     unparsed: int
     reused: int
     rule: str
@@ -90,51 +97,54 @@ def evaluate(recipe: Recipe) -> Path:
     Raises:
         UserError: The run folder holds another run, or the data is not usable.
     """
-    from ryarn.backends.hf import HfBackend
-    from ryarn.loading import find_adapter, load_for_inference
     from ryarn.models import load_tokenizer
+    from ryarn.tasks.overlap import check_apart, is_checkable
     from ryarn.tasks.registry import make_task
 
     # What is cheap to refuse comes before the weights: folder, adapter and rows.
     check_writable(recipe.output)
-    find_adapter(recipe)
-    check_trained(recipe)
+    check_answerer(recipe)
     task = make_task(recipe.evaluate.data)
+    if recipe_method(recipe.method).trains and is_checkable(recipe.train.data):
+        check_apart(recipe.train.data, recipe.evaluate.data, recipe.evaluate.split)
     tokenizer = load_tokenizer(recipe.model)
     examples = list(task.examples(tokenizer, recipe.evaluate.split))
-    model, info = load_for_inference(recipe, tokenizer)
+    _say(getattr(task, "notes", ()))
+    answerer = make_answerer(recipe, tokenizer)
     run_evaluation(
         examples,
         task,
-        HfBackend(model, tokenizer, batch_tokens=recipe.evaluate.batch_tokens),
+        answerer.backend,
         tokenizer,
         recipe.output / EVALUATION,
-        budget=Budget(
-            recipe.evaluate.window or model.config.get_text_config().max_position_embeddings,
-            recipe.evaluate.max_new_tokens,
-        ),
+        budget=Budget(answerer.window, recipe.evaluate.max_new_tokens),
         fingerprint={
             "label": recipe.label or recipe.method.name,
             "split": recipe.evaluate.split,
             "seed": recipe.seed,
             "task": recipe.evaluate.data.task,
+            **_edition(examples),
             "train_length": recipe.train.max_length,
-            **info,
-            "model": recipe.model.model_dump(mode="json"),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "method": recipe.method.model_dump(mode="json"),
-            "train": _training(recipe),
-            "adapter": _adapter_hash(recipe.output / ADAPTER),
+            **answerer.about,
         },
     )
     return recipe.output / EVALUATION
 
 
-def _training(recipe: Recipe) -> dict[str, Any] | None:
-    """What made the adapter, for telling runs apart; nothing for a zero-shot method."""
-    if not recipe_method(recipe.method).trains:
-        return None
-    return recipe.train.model_dump(mode="json", exclude=set(WITHOUT_EFFECT))
+def _say(notes: Iterable[str]) -> None:
+    """What a task found in its data, a line each, beside the output."""
+    from rich.console import Console
+
+    for note in notes:
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(note)
+
+
+def _edition(examples: Sequence[Example]) -> dict[str, str]:
+    """Which edition of published data the rows say that they are of."""
+    # A column of that name in a user's own rows says something else.
+    made = [row.info for row in examples if row.task != "jsonl"]
+    found = sorted({str(info["revision"]) for info in made if info.get("revision")})
+    return {"data_revision": "; ".join(found)} if found else {}
 
 
 def run_evaluation(
@@ -149,8 +159,9 @@ def run_evaluation(
 ) -> Summary:
     """Answer and score every example; go on where an interrupted call stopped.
 
-    Each completion is on disk before the next batch begins. Rows whose prompt and token budget do
-    not fit into the window are skipped with a reason: nothing is ever truncated.
+    Each completion is on disk before the next batch begins, in the order in which answers come.
+    Rows whose prompt and token budget do not fit into the window are skipped with a reason: nothing
+    is ever truncated. Rows that failed are asked again by the next call.
 
     Args:
         examples: The rows, the same ones in the same order at every call.
@@ -177,7 +188,7 @@ def run_evaluation(
     }
     _claim(folder, manifest)
     write_jsonl(folder / EXAMPLES, (row.to_json() for row in rows))
-    done = _finished(folder / COMPLETIONS)
+    done = {key: c for key, c in _known(folder / COMPLETIONS).items() if c.finish != FAILED}
     reused = len(done)
     waiting = [row for row in rows if row.id not in done]
     with (folder / COMPLETIONS).open("a", encoding="utf-8") as out:
@@ -188,6 +199,7 @@ def run_evaluation(
     missing = [row.id for row in rows if row.id not in done]
     if missing:
         raise RuntimeError(f"backend {backend.name!r} gave no answer for {missing[:3]}")
+    _drop_outdated(folder / COMPLETIONS, done)
     scores = [_score(task, row, done[row.id]) for row in rows]
     write_jsonl(folder / SCORES, (asdict(score) for score in scores))
     summary = _summarize(scores, done, reused)
@@ -232,8 +244,8 @@ def _claim(folder: Path, manifest: dict[str, Any]) -> None:
         )
 
 
-def _finished(path: Path) -> dict[str, Completion]:
-    """Completions of an earlier call; a last line that a kill tore off is dropped from the file."""
+def _known(path: Path) -> dict[str, Completion]:
+    """Completions of earlier calls; a last line that a kill tore off is dropped from the file."""
     if not path.is_file():
         return {}
     data = path.read_bytes()
@@ -241,7 +253,16 @@ def _finished(path: Path) -> dict[str, Completion]:
     if whole < len(data):
         with path.open("r+b") as file:
             file.truncate(whole)
+    # A row that failed and was asked again has several lines: the last one counts.
     return {row["id"]: Completion(**row) for row in read_jsonl(path)}
+
+
+def _drop_outdated(path: Path, done: Mapping[str, Completion]) -> None:
+    """Leave one line a row."""
+    with path.open("rb") as file:
+        lines = sum(1 for _ in file)
+    if lines > len(done):
+        write_jsonl(path, (asdict(completion) for completion in done.values()))
 
 
 def _complete(
@@ -258,12 +279,13 @@ def _complete(
             prompts[example.id] = Prompt(example.id, example.prompt, ids)
         else:
             reason = f"prompt and answer longer than the window of {budget.window} tokens"
-            yield Completion(example.id, "", len(ids), "skipped", reason)
+            yield Completion(example.id, "", len(ids), SKIPPED, reason)
     progress = _Progress(sum(len(prompt.ids) for prompt in prompts.values()), len(prompts))
     with progress:
         for key, answer in backend.generate(list(prompts.values()), budget.max_new_tokens):
             length = len(prompts[key].ids)
-            yield Completion(key, answer.text, length, answer.finish)
+            finish = THINKING if is_open(answer.text) else answer.finish
+            yield Completion(key, answer.text, length, finish, answer.reason)
             progress.advance(length)
 
 
@@ -296,8 +318,8 @@ class _Progress:
 
 
 def _score(task: Task, example: Example, completion: Completion) -> Score:
-    if completion.finish == "skipped":
-        return Score(example.id, example.bin, example.source, {}, False, "skipped")
+    if completion.finish in (SKIPPED, FAILED):
+        return Score(example.id, example.bin, example.source, {}, False, completion.finish)
     return task.score(example, completion)
 
 
@@ -309,13 +331,28 @@ def _summarize(scores: Sequence[Score], done: dict[str, Completion], reused: int
     return Summary(
         rows=len(scores),
         scored=len(scored),
-        skipped=len(scores) - len(scored),
+        skipped=sum(score.finish == SKIPPED for score in scores),
+        failed=sum(score.finish == FAILED for score in scores),
         cut=sum(score.finish == "length" for score in scores),
+        thinking=sum(score.finish == THINKING for score in scores),
         unparsed=sum(not score.parsed for score in scored),
         reused=reused,
         rule=next(iter(scored[0].scores)) if scored else "",
         mean={b: sum(v) / len(v) if v else None for b, v in values.items()},
-        reasons=dict(Counter(c.reason for c in done.values() if c.finish == "skipped")),
+        reasons=dict(Counter(c.reason for c in done.values() if c.finish in (SKIPPED, FAILED))),
+    )
+
+
+def failures(folder: Path) -> str | None:
+    """What to say of the rows of an evaluation that failed, in a sentence; None if none did."""
+    summary = read_json(folder / SUMMARY)
+    if not summary["failed"]:
+        return None
+    counted = Counter(c.reason for c in _known(folder / COMPLETIONS).values() if c.finish == FAILED)
+    [(reason, count)] = counted.most_common(1)
+    return (
+        f"{summary['failed']} of {summary['rows']} rows failed and have no score ({count} of them: "
+        f"{reason}); the same command asks for them again"
     )
 
 
@@ -326,9 +363,3 @@ def official(score: Score) -> float:
 
 def _bin(score: Score) -> int:
     return score.bin
-
-
-def _adapter_hash(folder: Path) -> str | None:
-    """SHA-256 of the trained weights: answers of an adapter trained anew are not mixed in."""
-    weights = folder / "adapter_model.safetensors"
-    return hashlib.sha256(weights.read_bytes()).hexdigest() if weights.is_file() else None

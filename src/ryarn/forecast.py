@@ -10,6 +10,7 @@ from ryarn.cells import is_done
 from ryarn.compare import check_output
 from ryarn.estimate import Survey, Work, done_cells, makespan, measured, reckoned, seconds_each
 from ryarn.grid import Cell, GridRecipe, candidates, cells, check_cells
+from ryarn.resources import hours_each, hours_note, resource_notes, sizes_of, source_note
 from ryarn.schedule import check_folders
 from ryarn.watch import duration
 from ryarn.workers import share
@@ -29,7 +30,8 @@ class Line:
         cells: How many.
         done: How many of them are finished.
         work: Of one cell.
-        seconds: Of one cell; None where that can't be told.
+        seconds: Of one cell on this machine; None where that can't be told.
+        hours: Of one cell on an accelerator; None for a model that needs none.
     """
 
     task: str
@@ -39,6 +41,7 @@ class Line:
     done: int
     work: Work
     seconds: float | None
+    hours: float | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Forecast:
 def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     """Say what `ryarn.compare.compare` would do; nothing is written and no weights are read.
 
+    The hub is not asked for the paper's models and data, see `Survey`.
+
     Args:
         grid: The grid.
         processes: As for `compare`.
@@ -62,18 +67,22 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     check_cells(grid)
     check_output(grid)
     check_folders(grid)
-    survey = Survey()
+    survey = Survey(offline=True)
     every = [*candidates(grid), *cells(grid)]
     survey.check(every)
     left = [cell for cell in every if not is_done(cell)]
     count, threads = share(len(every), processes or grid.processes)
-    speed = measured(done_cells(every), survey) or reckoned(every, survey, threads)
+    sizes = sizes_of(every, survey)
+    speed = measured(done_cells(every), survey)
+    if speed is None and sizes is None:
+        speed = reckoned(every, survey, threads)
     seconds = seconds_each(every, survey, speed) if speed else {}
+    hours = hours_each(every, survey, sizes) if sizes else {}
     groups: dict[tuple[str, str, bool], list[Cell]] = {}
     for cell in every:
         groups.setdefault((cell.task, cell.label, cell.candidate), []).append(cell)
     lines = [
-        _line(group, survey, seconds)
+        _line(group, survey, seconds, hours)
         for task in grid.tasks
         for (of_task, _, _), group in groups.items()
         if of_task == task
@@ -82,6 +91,11 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     once = list(dict.fromkeys(cell.label for cell in cells(grid) if not cell.trains))
     if once and len(grid.seeds) > 1:
         notes.append(f"nothing is trained in {', '.join(once)}: once, with the first seed")
+    unread = source_note(every)
+    if unread:
+        notes.append(unread)
+    if sizes is not None:
+        notes += [*resource_notes(every, survey, sizes), hours_note(hours, left)]
     where = f"with {count} {'process' if count == 1 else 'processes'} of {threads} " + (
         "thread" if threads == 1 else "threads"
     )
@@ -95,7 +109,9 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     return Forecast(lines, notes)
 
 
-def _line(group: list[Cell], survey: Survey, seconds: Mapping[str, float]) -> Line:
+def _line(
+    group: list[Cell], survey: Survey, seconds: Mapping[str, float], hours: Mapping[str, float]
+) -> Line:
     first = group[0]
     numbers = [cell.setting if cell.candidate else cell.seed for cell in group]
     kind = "setting" if first.candidate else "seed"
@@ -109,18 +125,21 @@ def _line(group: list[Cell], survey: Survey, seconds: Mapping[str, float]) -> Li
         done=sum(map(is_done, group)),
         work=max(works, key=lambda work: work.cost),
         seconds=max((seconds[cell.name] for cell in group), default=None) if seconds else None,
+        hours=max((hours[cell.name] for cell in group), default=None) if hours else None,
     )
 
 
 def table(forecast: Forecast) -> Table:
-    """The lines for a terminal; rows, steps, tokens and time are those of one cell."""
+    """The lines for a terminal; rows, steps, tokens and time (or hours) are those of one cell."""
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
     shown.add_column("method", min_width=20)
     shown.add_column("runs")
-    for name in ("done", "rows", "steps", "tokens", "eval\nrows", "eval\ntokens", "time"):
+    on_gpu = any(line.hours is not None for line in forecast.lines)
+    last = "GPU\nhours" if on_gpu else "time"
+    for name in ("done", "rows", "steps", "tokens", "eval\nrows", "eval\ntokens", last):
         shown.add_column(name, justify="right")
     task = None
     for line in forecast.lines:
@@ -135,9 +154,16 @@ def table(forecast: Forecast) -> Table:
             *(_number(n) if n else "-" for n in (work.rows, work.steps, work.train_tokens)),
             _number(work.answers),
             _number(work.read_tokens),
-            duration(line.seconds) if line.seconds is not None else "?",
+            _time(line),
         )
     return shown
+
+
+def _time(line: Line) -> str:
+    """Hours on an accelerator where the model is for one, else the time on this machine."""
+    if line.hours is not None:
+        return f"{line.hours:.2g}"
+    return duration(line.seconds) if line.seconds is not None else "?"
 
 
 def _number(count: int) -> str:

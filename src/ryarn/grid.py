@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
+from ryarn.backends.config import OpenAIConfig
 from ryarn.config import Config, build, load
 from ryarn.errors import UserError
+from ryarn.paper import STATED, nearest
 from ryarn.recipe import Recipe, recipe_method
 
 CELLS, CHOOSE = "cells", "choose"
@@ -23,6 +25,12 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 def _or_empty(value: Any) -> Any:
     """`zero-shot:` with nothing behind it changes nothing."""
     return {} if value is None else value
+
+
+def _known_rows(name: str) -> str:
+    if name not in STATED:
+        raise ValueError(f"names no rows of the paper: {nearest(name)}")
+    return name
 
 
 Section = Annotated[dict[str, Any], BeforeValidator(_or_empty)]
@@ -70,6 +78,9 @@ class GridRecipe(Config):
     reference: str | None = None
     """Label of the method that the others are tested against."""
     output: Path
+    paper: Annotated[str, AfterValidator(_known_rows)] | None = None
+    """Which rows of the paper the grid reproduces, key of `ryarn.paper.STATED`: what its text says
+    of them stands beside the results."""
     processes: PositiveInt | None = None
     """Worker processes; null: one a core."""
 
@@ -82,6 +93,11 @@ class GridRecipe(Config):
             raise ValueError(f"reference = {self.reference!r} is none of the methods: {known}")
         for section, names in (("tasks", self.tasks), ("methods", self.methods)):
             _check_folder_names(section, list(names))
+        if self.paper is not None and len(self.tasks) > 1:
+            raise ValueError(
+                f"paper = {self.paper!r} beside {len(self.tasks)} tasks: the paper's rows are of "
+                "one task, so give each task a grid of its own, or leave paper out"
+            )
         shared = {"": self.method, **{f"tasks.{k}.": v.method for k, v in self.tasks.items()}}
         for where, method in shared.items():
             if "name" in method:
@@ -284,6 +300,12 @@ def _cell(
         recipe_method(recipe.method)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
+    if isinstance(recipe.evaluate.backend, OpenAIConfig):
+        raise UserError(
+            f"{where}: evaluate.backend = 'openai' does not go with a comparison, which answers "
+            "with the models that it trains itself: evaluate each served model with ryarn "
+            "evaluate, then set them side by side with ryarn report"
+        )
     return Cell(task, label, seed, setting, candidate, recipe)
 
 

@@ -13,7 +13,13 @@ from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.models import load_model
 from ryarn.recipe import ModelConfig, Recipe, recipe_method
-from ryarn.rope import RopeMap, check_frequencies, inspect_rope, switch_yarn
+from ryarn.rope import (
+    RopeMap,
+    check_frequencies,
+    describe_method,
+    inspect_rope,
+    switch_yarn,
+)
 from ryarn.runs import ADAPTER
 
 if TYPE_CHECKING:
@@ -50,15 +56,16 @@ def _put_on(model: Any, adapter: Path, contract: Contract, eval_factor: float | 
     from peft import PeftModel
 
     contract.check_base(model, inspect_rope(model))
-    set_inference_rope(model, eval_factor)
+    # Training under the contract needed the word that another scaling may be replaced.
+    set_inference_rope(model, eval_factor, replace=True)
     return PeftModel.from_pretrained(model, str(adapter)).eval()
 
 
-def set_inference_rope(model: Any, eval_factor: float | None) -> None:
+def set_inference_rope(model: Any, eval_factor: float | None, *, replace: bool = False) -> None:
     """Switch YaRN at s' on for inference and check it; None leaves the model's own RoPE."""
     rope_map = inspect_rope(model)
     if eval_factor is not None:
-        switch_yarn(rope_map, eval_factor)
+        switch_yarn(rope_map, eval_factor, replace=replace)
     check_frequencies(rope_map, eval_factor)
 
 
@@ -69,9 +76,7 @@ def check_method(model: Any, method: Method) -> RopeMap:
         UserError: The model has no RoPE that can be extended, or the method does not apply to it.
     """
     rope_map = inspect_rope(model)
-    reason = method.why_not(rope_map.native_factor)
-    if reason is not None:
-        raise UserError(reason)
+    describe_method(rope_map, method)
     return rope_map
 
 
@@ -125,5 +130,5 @@ def load_for_inference(
     if contract is not None:
         model = _put_on(model, recipe.output / ADAPTER, contract, method.eval_factor)
     else:
-        set_inference_rope(model, method.eval_factor)
+        set_inference_rope(model, method.eval_factor, replace=method.replace_scaling)
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), info

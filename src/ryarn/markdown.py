@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ryarn import tables
+from ryarn.paper_comparison import HEADER, PaperTable
 from ryarn.settings import settings
 
 if TYPE_CHECKING:
@@ -17,12 +18,15 @@ def title(reports: Sequence[Report]) -> str:
     return f"{', '.join(report.task for report in reports)}: score by length"
 
 
-def markdown(reports: Sequence[Report], about: Sequence[str]) -> str:
+def markdown(
+    reports: Sequence[Report], about: Sequence[str], stated: PaperTable | None = None
+) -> str:
     """The whole report.
 
     Args:
         reports: One a task.
         about: Sentences on what was compared, for the top.
+        stated: The paper's numbers beside ours.
     """
     several = len(reports) > 1
     parts = [
@@ -31,12 +35,21 @@ def markdown(reports: Sequence[Report], about: Sequence[str]) -> str:
         _summary(reports),
         tables.summary_note(reports),
         "![Score against length, one line a method](report.png)",
+        *_paper(stated),
     ]
     for report in reports:
         parts += [f"# {report.task}"] if several else []
         parts += _task(report)
     parts += ["## How the numbers are made", *(f"- {line}" for line in tables.HOW)]
     return "\n\n".join(parts).replace("\n\n- ", "\n- ") + "\n"
+
+
+def _paper(stated: PaperTable | None) -> list[str]:
+    if stated is None:
+        return []
+    lines = [table(HEADER, stated.cells)] if stated.lines else []
+    notes = (f"- {note}" for note in stated.notes)
+    return [f"## Beside the paper: {stated.rows}", *lines, *notes]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -62,6 +62,7 @@ class Method:
         sampler: Draws the positions of a training document.
         curriculum: Span by training progress; None for contiguous positions.
         draw: One draw a document, or one a batch.
+        replace_scaling: YaRN may take the place of another scaling that the model came with.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Method:
     sampler: Sampler
     curriculum: Curriculum | None
     draw: Draw = "document"
+    replace_scaling: bool = False
 
     @property
     def trains(self) -> bool:
@@ -107,6 +109,7 @@ def make_method(
     eval_factor: float | None = None,
     spans: Sequence[int] | Curriculum | None = None,
     draw: Draw = "document",
+    replace_scaling: bool = False,
 ) -> Method:
     """One of the methods with its numbers; each takes the numbers it uses.
 
@@ -117,6 +120,7 @@ def make_method(
         spans: L_1 <= ... <= L_T, or a curriculum; needed by the methods that draw positions.
             `pose` uses the last one alone, its fixed target.
         draw: One draw a document, or (the paper's letter) one a batch.
+        replace_scaling: YaRN may take the place of llama3, linear, dynamic or LongRoPE scaling.
 
     Raises:
         UserError: The name is unknown, a factor is out of range, spans are missing or decrease.
@@ -154,4 +158,5 @@ def make_method(
         sampler=row.sampler,
         curriculum=curriculum,
         draw=draw,
+        replace_scaling=replace_scaling,
     )

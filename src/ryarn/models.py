@@ -18,6 +18,7 @@ from transformers import (
     GgufConfig,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.hub import cached_file
 
 from ryarn import tiny
 from ryarn.errors import UserError
@@ -105,7 +106,8 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
         UserError: It is not found.
     """
     if config.name.startswith(TINY):
-        return tiny.byte_tokenizer()
+        with _one_sentence(config.name):
+            return tiny.tokenizer_of(config.name.removeprefix(TINY))
     source, arguments = _locate(config)
     with _one_sentence(config.name):
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source, **arguments)
@@ -184,3 +186,22 @@ def describe_device() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     return f"cpu, {torch.get_num_threads()} threads of {os.cpu_count()}"
+
+
+def model_files(config: ModelConfig) -> Path | None:
+    """A model's own files: its folder (the local copy of a hub model), or its GGUF file.
+
+    Returns:
+        The path; None for a model made in memory.
+
+    Raises:
+        UserError: As for `load_model`.
+    """
+    if config.name.startswith(TINY):
+        return None
+    source, arguments = _locate(config)
+    if "gguf_file" in arguments:
+        return Path(source, str(arguments["gguf_file"]))
+    with _one_sentence(config.name):
+        found = cached_file(source, "config.json", **arguments)
+    return Path(str(found)).parent

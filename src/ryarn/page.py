@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ryarn import tables
 from ryarn.markdown import title
+from ryarn.paper_comparison import HEADER, PaperTable
 from ryarn.settings import settings
 
 if TYPE_CHECKING:
@@ -44,13 +45,19 @@ pre { white-space: pre-wrap; overflow-wrap: anywhere; background: #f6f6f6; paddi
 """
 
 
-def page(reports: Sequence[Report], figure: str, about: Sequence[str]) -> str:
+def page(
+    reports: Sequence[Report],
+    figure: str,
+    about: Sequence[str],
+    stated: PaperTable | None = None,
+) -> str:
     """The report as HTML.
 
     Args:
         reports: One a task; all text is escaped.
         figure: The figure as an `<svg>` element.
         about: Sentences on what was compared, for the top.
+        stated: The paper's numbers beside ours.
     """
     name = title(reports)
     figure = figure.replace("<svg", f'<svg role="img" aria-label="{escape(name)}"', 1)
@@ -60,6 +67,7 @@ def page(reports: Sequence[Report], figure: str, about: Sequence[str]) -> str:
         _summary(reports),
         f'<p class="about">{escape(tables.summary_note(reports))}</p>',
         f'<div class="scroll">{figure}</div>',
+        *_paper(stated),
     ]
     for report in reports:
         sections += _task(report)
@@ -71,6 +79,13 @@ def page(reports: Sequence[Report], figure: str, about: Sequence[str]) -> str:
         f"<title>{escape(name)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n<main>\n{body}\n</main>\n</body>\n</html>\n"
     )
+
+
+def _paper(stated: PaperTable | None) -> list[str]:
+    if stated is None:
+        return []
+    lines = [_table(HEADER, stated.cells)] if stated.lines else []
+    return [f"<h2>Beside the paper: {escape(stated.rows)}</h2>", *lines, _list(stated.notes)]
 
 
 def _summary(reports: Sequence[Report]) -> str:
@@ -118,7 +133,8 @@ def _task(report: Report) -> list[str]:
     header, *rows = tables.seed_table(report) or [[]]
     sections += ["<h3>Each seed by itself</h3>", _table(header, rows)] if rows else []
     counts = _table(tables.COUNT_HEADER, tables.count_rows(report))
-    sections.append(_fold("Rows: what was scored, skipped, unparsed or cut", counts))
+    title_ = "Rows: what was scored, skipped, unparsed, cut or still thinking"
+    sections.append(_fold(title_, counts))
     for rule in tables.other_rules(report):
         sections.append(_fold(f"Beside it: {rule}", _scores(report, rule)))
     shared, (header, *rows) = settings(report)

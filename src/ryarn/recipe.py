@@ -7,10 +7,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
+from ryarn.backends.config import BackendConfig, HfConfig
 from ryarn.config import Config, load
 from ryarn.curriculum import Curriculum
 from ryarn.method import Method, make_method
 from ryarn.tasks.jsonl import JsonlConfig
+from ryarn.tasks.longbench_v2 import LongBenchV2Config
+from ryarn.tasks.mrcr import MrcrConfig
 from ryarn.tasks.registry import TaskConfig
 
 PositiveFloat = Annotated[FiniteFloat, Field(gt=0)]
@@ -53,6 +56,9 @@ class MethodConfig(Config):
     """L_1 <= ... <= L_T, one an epoch: positions are drawn from 0..L_t - 1. PoSE: its target."""
     draw: Literal["document", "batch"] = "document"
     """One draw a document, or (the paper's letter) one a batch."""
+    replace_scaling: bool = False
+    """YaRN may take the place of another scaling the model came with (llama3, linear, dynamic,
+    LongRoPE); without this word such a model is refused. A YaRN factor is always replaced."""
 
 
 WITHOUT_EFFECT = ("workers", "log_steps", "save_steps", "report_to")
@@ -92,6 +98,8 @@ class EvaluateConfig(Config):
     """Greedy generation and scoring."""
 
     data: TaskConfig
+    backend: BackendConfig = HfConfig()
+    """What answers: `hf`, transformers in this process, or `{name: openai, base_url: ...}`."""
     max_new_tokens: PositiveInt = 20
     batch_tokens: PositiveInt = 8192
     """Prompt tokens held at once: rows of like length are batched up to this many."""
@@ -127,6 +135,10 @@ class Recipe(Config):
                     f"differently (held_out, test: {mine} and {theirs}), so rows trained on would "
                     "be tested on: give both the same held_out and test"
                 )
+        if isinstance(one, LongBenchV2Config) and isinstance(two, LongBenchV2Config):
+            one.check_shares_rows_like(two)
+        if isinstance(one, MrcrConfig) and isinstance(two, MrcrConfig):
+            one.check_apart(two)
         return self
 
 
@@ -156,4 +168,5 @@ def recipe_method(config: MethodConfig) -> Method:
         if isinstance(spans, CurriculumConfig)
         else spans,
         draw=config.draw,
+        replace_scaling=config.replace_scaling,
     )

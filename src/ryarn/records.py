@@ -71,8 +71,10 @@ class Completion:
         id: The example's id.
         text: The generated text, special tokens removed; empty when skipped.
         prompt_tokens: Length of the rendered prompt in the model's own tokens.
-        finish: "stop" (end token), "length" (token budget spent) or "skipped" (did not fit).
-        reason: Why it was skipped, else empty.
+        finish: "stop" (end token), "length" (token budget spent), "thinking" (either, but inside a
+            thinking block: there is no answer yet), "skipped" (did not fit) or "failed" (the
+            backend got no answer; the next run asks again).
+        reason: Why it was skipped or failed, else empty.
     """
 
     id: str
@@ -91,7 +93,7 @@ class Score:
         bin: The example's bin.
         source: The example's source.
         scores: Rule name to value in [0, 1]; the task's official rule comes first. Empty when the
-            row was skipped: a row that did not fit is counted, never scored 0.
+            row was skipped or failed: a row without an answer is counted, never scored 0.
         parsed: Whether the official rule found an answer at all in the text.
         finish: The completion's `finish`.
     """
@@ -121,8 +123,9 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise UserError(f"{path}, line {number}: not valid JSON ({error.msg})") from error
+            except (ValueError, RecursionError) as error:
+                reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+                raise UserError(f"{path}, line {number}: not valid JSON ({reason})") from error
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number}: expected a JSON object, got {line[:40]!r}")
             yield row

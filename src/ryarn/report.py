@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ryarn.answers import Run
 from ryarn.errors import UserError
@@ -29,11 +30,15 @@ def report(runs: Sequence[Path], out: Path, reference: str | None = None) -> Rep
         UserError: No runs, a run without a finished evaluation, or runs on different rows.
     """
     loaded = load_runs(runs)
-    return _write({str(loaded[0].manifest["task"]): loaded}, out, reference, [])[0]
+    return _write({str(loaded[0].manifest["task"]): loaded}, out, reference, [], None)[0]
 
 
 def report_grid(
-    runs: Mapping[str, Sequence[Path]], out: Path, reference: str | None, about: Sequence[str]
+    runs: Mapping[str, Sequence[Path]],
+    out: Path,
+    reference: str | None,
+    about: Sequence[str],
+    paper: str | None = None,
 ) -> list[Report]:
     """Compare evaluated runs of several tasks in one table, one figure and one page.
 
@@ -44,6 +49,7 @@ def report_grid(
         out: Folder for the files.
         reference: As in `report`; a task that lacks it compares nothing and says so.
         about: Sentences on what was compared, for the top: base, data, seeds, budget.
+        paper: Which rows of the paper stand beside them, key of `ryarn.paper.STATED`.
 
     Returns:
         A report for each task.
@@ -54,7 +60,7 @@ def report_grid(
     if not runs:
         raise UserError("report: no task has a finished run")
     loaded = {task: load_runs(folders) for task, folders in runs.items()}
-    return _write(loaded, out, reference, about)
+    return _write(loaded, out, reference, about, paper)
 
 
 def load_runs(folders: Sequence[Path]) -> list[Run]:
@@ -80,7 +86,18 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
                     f"runs {first.folder} and {run.folder} have different {what}: evaluate both "
                     "with the same evaluate.data, or report them apart"
                 )
+        rules = [_rule(first), _rule(run)]
+        if all(rules) and rules[0] != rules[1]:
+            raise UserError(
+                f"runs {first.folder} and {run.folder} are scored by different rules "
+                f"({rules[0]} and {rules[1]}): evaluate both with the same evaluate.data.score"
+            )
     return runs
+
+
+def _rule(run: Run) -> str:
+    """The official rule; nothing where no row was scored."""
+    return next((next(iter(score.scores)) for score in run.scores if score.scores), "")
 
 
 def _load_run(folder: Path) -> Run:
@@ -94,19 +111,32 @@ def _load_run(folder: Path) -> Run:
 
 
 def _write(
-    tasks: Mapping[str, Sequence[Run]], out: Path, reference: str | None, about: Sequence[str]
+    tasks: Mapping[str, Sequence[Run]],
+    out: Path,
+    reference: str | None,
+    about: Sequence[str],
+    paper: str | None,
 ) -> list[Report]:
     from ryarn import plots, tidy
     from ryarn.markdown import markdown
     from ryarn.page import page
+    from ryarn.paper_comparison import beside
 
     reports = build_reports(tasks, reference)
+    # A grid that reproduces rows of the paper has one task.
+    stated = beside(next(iter(tasks.values())), paper) if paper is not None else None
     out.mkdir(parents=True, exist_ok=True)
     figure = plots.score_by_length(reports)
     figure.savefig(out / "report.png", dpi=160)
-    (out / "report.md").write_text(markdown(reports, about), encoding="utf-8")
-    (out / "report.html").write_text(page(reports, plots.as_svg(figure), about), encoding="utf-8")
-    content = {"about": list(about), "tasks": [asdict(result) for result in reports]}
+    (out / "report.md").write_text(markdown(reports, about, stated), encoding="utf-8")
+    drawn = plots.as_svg(figure)
+    (out / "report.html").write_text(page(reports, drawn, about, stated), encoding="utf-8")
+    content: dict[str, Any] = {
+        "about": list(about),
+        "tasks": [asdict(result) for result in reports],
+    }
+    if stated is not None:
+        content["paper"] = stated.to_json()
     text = json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False)
     (out / "report.json").write_text(text + "\n", encoding="utf-8")
     tidy.write_numbers(reports, out / "report.csv")

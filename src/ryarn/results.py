@@ -10,8 +10,10 @@ from typing import Any
 from ryarn.answers import Answers, Run, group
 from ryarn.comparison import Comparison, compare
 from ryarn.errors import UserError
+from ryarn.evaluate import FAILED, SKIPPED
 from ryarn.samples import Sample, samples
 from ryarn.stats import Estimate
+from ryarn.thinking import THINKING
 
 DEFAULT_REFERENCE = "randomized-yarn"
 
@@ -25,9 +27,11 @@ class Cell:
         score: Official score.
         others: The task's further rules, by name.
         rows: Rows of the bin, over all runs.
-        skipped: Rows that did not fit into the window.
+        skipped: Rows that did not fit into the window; they have no score.
         unparsed: Scored rows in which no answer was found.
         cut: Rows whose answer spent the token budget.
+        thinking: Rows whose answer ended inside a thinking block; they are not among `cut`.
+        failed: Rows that the backend got no answer to; they have no score.
     """
 
     bin: int
@@ -37,6 +41,8 @@ class Cell:
     skipped: int
     unparsed: int
     cut: int
+    thinking: int
+    failed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,23 +188,18 @@ def _cell(bin_: int, runs: Sequence[Run], answers: Answers, others: Mapping[str,
         score=answers.estimate([bin_]),
         others={rule: other.estimate([bin_]) for rule, other in others.items()},
         rows=len(rows),
-        skipped=len(rows) - len(scored),
+        skipped=sum(score.finish == SKIPPED for score in rows),
         unparsed=sum(not score.parsed for score in scored),
         cut=sum(score.finish == "length" for score in rows),
+        thinking=sum(score.finish == THINKING for score in rows),
+        failed=sum(score.finish == FAILED for score in rows),
     )
 
 
 def _notes(report: Report) -> list[str]:
-    from ryarn.tables import bin_label
-
     notes = [*_seed_notes(report)]
     for method in report.methods:
-        for cell in (cell for cell in method.cells if cell.skipped):
-            over = f" (over {len(method.runs)} runs)" if len(method.runs) > 1 else ""
-            notes.append(
-                f"{method.label}: {cell.skipped} of {cell.rows} rows at {bin_label(cell.bin)}"
-                f"{over} did not fit into its window; they are counted, not scored."
-            )
+        notes += _row_notes(method)
         if report.ood_bins and method.ood.mean is None:
             notes.append(f"{method.label}: no OOD average, as an OOD bin has no scored row.")
     manifests = [run.manifest for method in report.methods for run in method.runs]
@@ -212,6 +213,31 @@ def _notes(report: Report) -> list[str]:
         notes.append("No bin is longer than the training rows: nothing here is OOD.")
     if report.reference not in report.labels:
         notes.append(f"{report.reference} has no finished run here: nothing is compared with it.")
+    return notes
+
+
+def _row_notes(method: Method) -> list[str]:
+    """Which rows have no score, or no answer."""
+    from ryarn.tables import bin_label
+
+    notes = []
+    over = f" (over {len(method.runs)} runs)" if len(method.runs) > 1 else ""
+    for cell in method.cells:
+        where = f"of {cell.rows} rows at {bin_label(cell.bin)}{over}"
+        for count, what in (
+            (cell.skipped, "did not fit into its window; they are counted, not scored."),
+            (
+                cell.failed,
+                "failed; they are counted, not scored, and the same ryarn evaluate asks for them "
+                "again.",
+            ),
+            (
+                cell.thinking,
+                "ended inside a thinking block, before any answer; they are scored as they are.",
+            ),
+        ):
+            if count:
+                notes.append(f"{method.label}: {count} {where} {what}")
     return notes
 
 

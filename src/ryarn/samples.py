@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ryarn.answers import Run
-from ryarn.evaluate import COMPLETIONS, EXAMPLES, official
+from ryarn.evaluate import COMPLETIONS, EXAMPLES, FAILED, SKIPPED, official
 from ryarn.records import read_jsonl
 from ryarn.runs import EVALUATION
 
@@ -47,8 +47,9 @@ def samples(groups: Mapping[str, Sequence[Run]], bins: Sequence[int]) -> list[Sa
     for label, run in first.items():
         for row in read_jsonl(run.folder / EVALUATION / COMPLETIONS):
             if row["id"] in chosen:
-                skipped = row["finish"] == "skipped"
-                answers[row["id"]][label] = f"skipped: {row['reason']}" if skipped else row["text"]
+                finish, text = row["finish"], row["text"]
+                none = finish in (SKIPPED, FAILED)
+                answers[row["id"]][label] = f"{finish}: {row['reason']}" if none else text
         for score in run.scores:
             if score.id in chosen:
                 scores[score.id][label] = official(score) if score.scores else None

@@ -19,6 +19,7 @@ NAMES = {
     "train_length": "training length",
     "adapter": "adapters (SHA-256)",
     "data": "evaluation rows (SHA-256)",
+    "data_revision": "edition of the evaluation rows",
 }
 FIRST = ("model", "dtype", "seed", "train_factor", "eval_factor", "original_length")
 LAST = ("adapter", "folder")

@@ -43,7 +43,8 @@ HOW = (
     "noncentral t distribution. A difference below it may be there and remain unseen.",
     "Skipped: the prompt and the answer's token budget did not fit into the model's window; never "
     "truncated, never scored. Unparsed: scored, but the rule found no answer. Cut: the answer "
-    "spent its token budget.",
+    "spent its token budget. Thinking: it ended inside a thinking block, which is not counted as "
+    "cut; it is scored as it is. Failed: a server gave no answer; never scored.",
 )
 
 
@@ -114,7 +115,10 @@ def score_row(report: Report, method: Method, rule: str | None = None) -> list[s
     return [method.label, *(percent(cell.score) for cell in method.cells), *average]
 
 
-COUNT_HEADER = ["method", "bin", "", "runs", "rows", "scored", "skipped", "unparsed", "cut"]
+COUNT_HEADER = [
+    *("method", "bin", "", "runs", "rows", "scored", "skipped", "unparsed", "cut", "thinking"),
+    "failed",
+]
 
 
 def count_rows(report: Report) -> list[list[str]]:
@@ -124,8 +128,8 @@ def count_rows(report: Report) -> list[list[str]]:
             method.label,
             bin_label(c.bin),
             kind(report, c.bin),
-            *map(str, (len(method.runs), c.rows, c.rows - c.skipped)),
-            *map(str, (c.skipped, c.unparsed, c.cut)),
+            *map(str, (len(method.runs), c.rows, c.rows - c.skipped - c.failed)),
+            *map(str, (c.skipped, c.unparsed, c.cut, c.thinking, c.failed)),
         ]
         for method in report.methods
         for c in method.cells
@@ -352,10 +356,13 @@ def one_run(report: Report) -> Table:
     table.add_column("bin", justify="right")
     for name in ("", report.rule):
         table.add_column(name)
-    for name in ("rows", "skipped", "unparsed", "cut"):
+    # Columns that most models and backends need not read.
+    rare = [name for name in ("thinking", "failed") if any(getattr(c, name) for c in method.cells)]
+    for name in ("rows", "skipped", "unparsed", "cut", *rare):
         table.add_column(name, justify="right")
     for cell in method.cells:
-        counts = (cell.rows, cell.skipped, cell.unparsed, cell.cut)
+        counts = [cell.rows, cell.skipped, cell.unparsed, cell.cut]
+        counts += [getattr(cell, name) for name in rare]
         where = (bin_label(cell.bin), kind(report, cell.bin))
         table.add_row(*where, percent(cell.score), *map(str, counts))
     return table

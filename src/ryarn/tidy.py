@@ -36,13 +36,16 @@ def _of_method(report: Report, method: Method) -> Iterator[dict[str, Any]]:
             "skipped": cell.skipped,
             "unparsed": cell.unparsed,
             "cut": cell.cut,
+            "thinking": cell.thinking,
+            "failed": cell.failed,
         }
         place: dict[str, Any] = {"bin": cell.bin, "ood": cell.bin in report.ood_bins}
         for rule, score in {report.rule: cell.score, **cell.others}.items():
             yield _record(report, method, rule, score) | place | counts
     if report.ood_bins:
         place = {"bin": "ood", "ood": True}
-        blank: dict[str, Any] = dict.fromkeys(("rows", "skipped", "unparsed", "cut"), "")
+        counted = ("rows", "skipped", "unparsed", "cut", "thinking", "failed")
+        blank: dict[str, Any] = dict.fromkeys(counted, "")
         yield _record(report, method, report.rule, method.ood) | place | blank
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ryarn.runs import (
     write_json,
 )
 from ryarn.tasks import Task
+from ryarn.tasks.overlap import check_apart
 from ryarn.tasks.registry import make_task
 
 
@@ -71,12 +72,13 @@ def encode(examples: Iterable[Example], tokenizer: Any, max_length: int) -> Rows
     return Rows(rows, dropped, digest.hexdigest())
 
 
-def train(recipe: Recipe, *, resume: bool = False) -> Path:
+def train(recipe: Recipe, *, resume: bool = False, callbacks: Sequence[Any] = ()) -> Path:
     """Train one adapter.
 
     Args:
         recipe: What to train; everything goes into the folder `recipe.output`.
         resume: Go on from the last whole checkpoint of an interrupted run.
+        callbacks: Further callbacks of the trainer, after ours.
 
     Returns:
         The adapter's folder.
@@ -95,6 +97,7 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
 
     processes = _processes()
     task = make_task(recipe.train.data)
+    check_apart(recipe.train.data, recipe.evaluate.data, recipe.evaluate.split)
     tokenizer = load_tokenizer(recipe.model)
     skeleton = load_skeleton(recipe.model)
     if skeleton is not None:
@@ -109,6 +112,8 @@ def train(recipe: Recipe, *, resume: bool = False) -> Path:
     # Every process has looked at the run folder before the first one writes into it.
     processes.wait_for_everyone()
     trainer = _make_trainer(recipe, method, model, tokenizer, rows, held_out)
+    for callback in callbacks:
+        trainer.add_callback(callback)
     if processes.is_main_process:
         save_recipe(recipe)
     _describe(recipe, rows, held_out, trainer, checkpoint)
@@ -296,6 +301,8 @@ def _describe(
         f"{len(lengths)} rows of {min(lengths)} to {max(lengths)} tokens; dropped {rows.dropped} "
         f"longer than train.max_length = {recipe.train.max_length}"
     )
+    rope = _description(trainer)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"RoPE: {rope}")
     run = {
         "status": "running",
         "resumed_from": checkpoint.name if checkpoint else None,
@@ -311,6 +318,7 @@ def _describe(
         "trainable_parameters": sum(
             p.numel() for p in trainer.model.parameters() if p.requires_grad
         ),
+        "rope": rope,
         "dtype": str(trainer.model.dtype).removeprefix("torch."),
         "device": describe_device(),
         "processes": trainer.accelerator.num_processes,
@@ -319,13 +327,25 @@ def _describe(
     write_json(recipe.output / RUN, run)
 
 
+def _description(trainer: Any) -> str:
+    """What becomes of the model's RoPE, as its extension says."""
+    from ryarn.callback import ExtensionCallback
+
+    callbacks = trainer.callback_handler.callbacks
+    extension = next(c.extension for c in callbacks if isinstance(c, ExtensionCallback))
+    return str(extension.description)
+
+
 def _save(trainer: Any, checkpoints: Path, adapter: Path) -> None:
     """Save the adapter, the contract first: its last file must not appear before the contract."""
+    from ryarn.adapter_readme import write_readme
     from ryarn.contract import Contract
 
     if trainer.is_world_process_zero():
         Contract.load(checkpoints).save(adapter)
     trainer.save_model(str(adapter))
+    if trainer.is_world_process_zero():
+        write_readme(adapter)
 
 
 def _finish(recipe: Recipe, trainer: Any) -> None:

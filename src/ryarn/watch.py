@@ -44,6 +44,7 @@ class Board:
         done: How many of them were finished before.
         cost: Cost of those that were not.
         clock: Seconds that pass.
+        unit: What the cells are called.
     """
 
     def __init__(
@@ -53,10 +54,11 @@ class Board:
         done: int,
         cost: float,
         clock: Callable[[], float] = time.monotonic,
+        unit: str = "cells",
     ) -> None:
         from rich.live import Live
 
-        self._console, self._clock = console, clock
+        self._console, self._clock, self._unit = console, clock, unit
         self._total, self._done, self._failed = total, done, 0
         self._cost, self._spent = cost, 0.0
         self._start = self._last = clock()
@@ -113,7 +115,7 @@ class Board:
 
     def _count(self) -> str:
         failed = f", {self._failed} failed" if self._failed else ""
-        return f"{self._done} of {self._total} cells done{failed}"
+        return f"{self._done} of {self._total} {self._unit} done{failed}"
 
     def _left(self, spent: float) -> str:
         """Time left, from the cost that this call has got done so far."""

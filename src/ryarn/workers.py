@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -76,10 +76,13 @@ class Pool:
         count: How many at most.
         threads: Of each.
         notes: File for what a worker prints before its first cell.
+        run: What is done with a cell, a function of a module; None for `run_cell`.
     """
 
-    def __init__(self, count: int, threads: int, notes: Path) -> None:
-        self._count, self._threads, self._notes = count, threads, notes
+    def __init__(
+        self, count: int, threads: int, notes: Path, run: Callable[[Cell], None] | None = None
+    ) -> None:
+        self._count, self._threads, self._notes, self._run = count, threads, notes, run
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Pool:
@@ -164,7 +167,9 @@ class Pool:
     def _start(self) -> _Worker:
         context = multiprocessing.get_context("spawn")
         mine, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, self._threads, self._notes))
+        process = context.Process(
+            target=_work, args=(theirs, self._threads, self._notes, self._run)
+        )
         with _deaf_to_interrupts(), _environment(OMP_NUM_THREADS=str(self._threads)):
             process.start()
         theirs.close()
@@ -207,7 +212,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(link: Connection, threads: int, notes: Path) -> None:
+def _work(link: Connection, threads: int, notes: Path, run: Callable[[Cell], None] | None) -> None:
     """A worker's life."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -227,7 +232,7 @@ def _work(link: Connection, threads: int, notes: Path) -> None:
             cell = link.recv()
         except EOFError:
             return
-        error = attempt(cell)
+        error = attempt(cell, run)
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -251,8 +256,12 @@ def _print_to(path: Path) -> None:
         os.dup2(file.fileno(), 2)
 
 
-def attempt(cell: Cell) -> str | None:
+def attempt(cell: Cell, run: Callable[[Cell], None] | None = None) -> str | None:
     """Run a cell in a worker process.
+
+    Args:
+        cell: The cell.
+        run: What is done with it; None for `run_cell`.
 
     Returns:
         None, or in one sentence why it failed.
@@ -263,7 +272,7 @@ def attempt(cell: Cell) -> str | None:
         save_recipe(cell.recipe)
         _print_to(folder / OUTPUT)
         (folder / ERROR).unlink(missing_ok=True)
-        run_cell(cell)
+        (run or run_cell)(cell)
     except (UserError, SelfTestError) as error:
         return str(error)
     except OSError as error:
@@ -277,8 +286,12 @@ def attempt(cell: Cell) -> str | None:
     return None
 
 
-def run_cell(cell: Cell) -> None:
+def run_cell(cell: Cell, callbacks: Sequence[Any] = ()) -> None:
     """Do what is left of a cell: train or go on training, then evaluate.
+
+    Args:
+        cell: The cell.
+        callbacks: As for `ryarn.train.train`.
 
     Raises:
         UserError: See `ryarn.train.train` and `ryarn.evaluate.evaluate`.
@@ -292,7 +305,7 @@ def run_cell(cell: Cell) -> None:
     if cell.trains and not is_trained(recipe):
         resume = last_checkpoint(recipe.output / CHECKPOINTS) is not None
         with _timed(recipe, "train", whole=not resume):
-            train(recipe, resume=resume)
+            train(recipe, resume=resume, callbacks=callbacks)
     whole = not (recipe.output / EVALUATION / COMPLETIONS).is_file()
     with _timed(recipe, "evaluate", whole=whole):
         evaluate(recipe)
