@@ -115,7 +115,8 @@ def test_weights_of_the_base_and_other_files_are_not_taken_along(
     make: Make, tmp_path: Path
 ) -> None:
     run, base = make("llama"), tmp_path / "base-llama"
-    for name in ("README.md", "pytorch_model.bin", "model.safetensors.index.json", "x.gguf"):
+    old = ("README.md", "pytorch_model.bin", "model.safetensors.index.json", "ryarn.json", "x.gguf")
+    for name in old:
         (base / name).write_text("old")
     (base / "LICENSE").write_text("mine")
     out = export(run, tmp_path / "out").folder
@@ -142,6 +143,9 @@ def test_an_unmerged_export_is_the_adapter_run(name: str, make: Make, tmp_path: 
     base = out.folder / "base"
     weights_file = base / "model.safetensors"
     assert weights_file.samefile(tmp_path / f"base-{name}" / "model.safetensors")
+    assert {path.name for path in (out.folder / "adapter").iterdir()} == {
+        *("adapter_config.json", "adapter_model.safetensors", "ryarn.json")
+    }
     settings = json.loads((out.folder / "adapter" / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(base.resolve())
     assert AutoConfig.from_pretrained(base).max_position_embeddings == 4 * WINDOW

@@ -186,6 +186,14 @@ def test_a_file_that_only_we_read_is_read_back(
         export(make_run(tmp_path / "run", base), tmp_path / "out", form="f32")
 
 
+def test_an_attention_factor_that_a_file_multiplies_counts(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Served, "attention_multiplier", 1.5)
+    with pytest.raises(SelfTestError, match="another attention factor"):
+        exported(tmp_path, "llama", tokenizer, "f32")
+
+
 def test_rows_are_interleaved_a_head_at_a_time() -> None:
     rows = torch.arange(8)[:, None]
     assert interleave(rows, 2)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]

@@ -20,7 +20,7 @@ from ryarn.estimate import Survey
 from ryarn.forecast import forecast
 from ryarn.grid import GridRecipe, cells, load_grid
 from ryarn.paper import STATED
-from ryarn.paper_comparison import REHEARSED, UNSTATED, beside
+from ryarn.paper_comparison import REHEARSED, UNSTATED, Beside, PaperTable, beside
 from ryarn.rehearsal import STANDS_FOR, rehearse
 from ryarn.report import load_runs, report_grid
 from ryarn.rope import inspect_rope, switch_yarn
@@ -238,6 +238,15 @@ def test_a_rehearsal_made_twice_is_the_same(tmp_path: Path) -> None:
     once, first = rehearse(grid), files()
     assert (rehearse(grid), files()) == (once, first)
     assert len(first) > 4
+    data = tmp_path / "babilong-olmo3-7b-tiny-data"
+    parts = ("babilong-train", "babilong-test")
+    facts = [json.loads((data / part / "qa3" / "0k.json").read_text("utf-8")) for part in parts]
+    learned, scored = ({row["input"] for row in rows} for rows in facts)
+    assert learned
+    assert scored
+    assert not learned & scored
+    assert once.method["spans"] == [n // 8 + 512 for n in (8192, 10240, 12288, 16384, 16384)]
+    assert once.methods["pose"].method["spans"] == [32768 // 8 + 512]
 
 
 def test_every_stand_in_is_for_a_model() -> None:
@@ -264,6 +273,7 @@ def test_an_average_and_a_difference_stand_beside_the_papers(tmp_path: Path) -> 
     assert average.mean is not None
     assert gain.mean is not None
     assert average.mean > 0.6
+    assert gain.mean > 0.1  # in favour of the first
     assert average.difference == pytest.approx(100 * average.mean - 41.2)
     assert average.covered is False
     assert gain.difference == pytest.approx(100 * gain.mean - 1.5)
@@ -271,6 +281,8 @@ def test_an_average_and_a_difference_stand_beside_the_papers(tmp_path: Path) -> 
     cells = table.cells
     assert cells[0][:3:2] == ["randomized-yarn", "41.2"]
     assert cells[1][:3:2] == ["randomized-yarn \u2212 trained-yarn", "+1.5"]
+    assert cells[0][1].startswith(f"{100 * average.mean:.1f} [")
+    assert cells[1][1].startswith(f"+{100 * gain.mean:.1f} [")
     assert cells[0][3:] == [f"{average.difference:+.1f}", "no", "section 4"]
     assert REHEARSED not in table.notes
     assert any("improving over Trained YaRN by 4.4 points" in note for note in table.notes)
@@ -283,12 +295,11 @@ def test_an_interval_that_holds_the_papers_number_covers_it(tmp_path: Path) -> N
     # About 0.8 of 120 rows are right; the paper has 90.3.
     assert line.covered is (line.low <= 0.903 <= line.high)
     assert (missing.mean, missing.difference, missing.covered) == (None, None, None)
+    assert PaperTable("babilong/qwen2.5-7b", [missing], []).cells[0][1] == "\u2013"
 
 
 @pytest.mark.parametrize(("low", "high", "said"), [(0.89, 0.92, "yes"), (0.2, 0.9, "no")])
 def test_covered_is_told_by_the_interval(low: float, high: float, said: str) -> None:
-    from ryarn.paper_comparison import Beside, PaperTable
-
     line = Beside(STATED["babilong/qwen2.5-7b"][0], 0.9, low, high)
     assert PaperTable("babilong/qwen2.5-7b", [line], []).cells[0][4] == said
     bare = Beside(STATED["babilong/qwen2.5-7b"][0], 0.9, None, None)

@@ -167,7 +167,10 @@ def test_the_assumption_is_in_words() -> None:
     assert str(ONE) == "one one at 50% of 1 TFLOP/s and of 0.00 TB/s"
 
 
-def test_a_local_copy_is_no_hub_source(tmp_path: Path) -> None:
+def test_a_local_copy_is_no_hub_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "copy").mkdir()
+    assert hub_source(MrcrConfig(lengths=["8k"], source="copy")) is None
     for source, name in ((str(tmp_path), None), ("./absent", None), ("openai/mrcr", "openai/mrcr")):
         assert hub_source(MrcrConfig(lengths=["8k"], source=source)) == name
     assert hub_source(MrcrConfig(lengths=[900], rows=1)) is None

@@ -16,7 +16,7 @@ from ryarn.rope import RopeMap
 CONFIG, GENERATION = "config.json", "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
 _OWN = re.compile(
-    r"(?!.*\.index\.json$)(?!README|adapter_|ryarn)"
+    r"(?!.*\.index\.json$)(?!adapter_|ryarn)"
     r"(.*\.(json|jinja|model|tiktoken)|(vocab|merges|added_tokens).*\.txt|(LICEN[SC]E|NOTICE).*)"
 )
 """What belongs to a model besides its weights: configs, tokenizer, templates, licence."""

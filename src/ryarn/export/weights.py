@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ryarn.contract import FILE as CONTRACT
 from ryarn.errors import UserError
 from ryarn.export.target import Target
 
@@ -46,8 +47,10 @@ def save_apart(model: Any, adapter: Path, target: Target, base: Path | None, dty
         UserError: The base's folder has no safetensors.
     """
     folder = target.partial
-    shutil.copytree(adapter, folder / "adapter", ignore=shutil.ignore_patterns("checkpoint-*"))
-    (folder / "base").mkdir()
+    for part in ("adapter", "base"):
+        (folder / part).mkdir()
+    for name in ("adapter_config.json", "adapter_model.safetensors", CONTRACT):
+        shutil.copyfile(adapter / name, folder / "adapter" / name)
     config = folder / "adapter" / "adapter_config.json"
     settings = json.loads(config.read_text("utf-8"))
     # PEFT loads the base from here: the plain one would run without YaRN and say nothing.
