@@ -245,6 +245,7 @@ def test_a_rehearsal_made_twice_is_the_same(tmp_path: Path) -> None:
     assert learned
     assert scored
     assert not learned & scored
+    assert once.output == tmp_path / "babilong-olmo3-7b-tiny"
     assert once.method["spans"] == [n // 8 + 512 for n in (8192, 10240, 12288, 16384, 16384)]
     assert once.methods["pose"].method["spans"] == [32768 // 8 + 512]
 
