@@ -15,6 +15,7 @@ from torch import nn
 from ryarn.diagnosis import NONE, UNKNOWN, Layer, LiveRope
 from ryarn.rope.inspect import FULL_ATTENTION, LOCAL, RECURRENT, Rope, RopeMap
 from ryarn.rope.scaling import expected, make_yarn, scale_factor
+from ryarn.rope.verify import quiet
 from ryarn.yarn import rope_inv_freq
 
 _TOKENS = 6
@@ -191,16 +192,3 @@ def _sees(rope_map: RopeMap, kind: str) -> str:
     if kind == FULL_ATTENTION:
         return "all"
     return f"last {window}" if kind == "sliding_attention" and window else kind
-
-
-@contextlib.contextmanager
-def quiet(decoder: nn.Module) -> Iterator[None]:
-    """No gradients, no dropout; each module's mode is given back."""
-    modes = {module: module.training for module in decoder.modules()}
-    decoder.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -44,7 +44,7 @@ def verify(rope_map: RopeMap, remapper: Remapper, factor: float | None) -> None:
         UserError: The model is of a kind whose long range has no RoPE, or not RoPE alone.
     """
     check_frequencies(rope_map, factor)
-    with _quiet(rope_map.decoder):
+    with quiet(rope_map.decoder):
         _check_phases(rope_map, remapper)
         _check_reach(rope_map, remapper)
         _check_influence(rope_map, remapper, packed=False)
@@ -285,8 +285,8 @@ def _rounding(rope_map: RopeMap, base: torch.Tensor, other: torch.Tensor) -> flo
 
 
 @contextlib.contextmanager
-def _quiet(decoder: nn.Module) -> Iterator[None]:
-    """No gradients, no dropout; the model's mode is given back."""
+def quiet(decoder: nn.Module) -> Iterator[None]:
+    """No gradients, no dropout; each module's mode is given back."""
     modes = {module: module.training for module in decoder.modules()}
     decoder.eval()
     try:
