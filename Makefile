@@ -50,7 +50,7 @@ slow: $(SMOLLM2) ## the tests that take minutes or need the SmolLM2 weights
 demo: $(READY) ## all methods on the packaged tiny base, under ten minutes; goes on where it was
 	$(BIN)/ryarn compare recipes/demo.yaml
 
-demo-full: $(READY) ## two tasks, five seeds, chosen hyper-parameters (hours); goes on where it was
+demo-full: $(READY) ## two questions, five seeds, chosen hyper-parameters (hours); goes on where it was
 	$(BIN)/ryarn compare recipes/demo-full.yaml
 
 pretrain-demo: $(READY) ## make the tiny base again, into runs/miniature
