@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ryarn.answers import Answers, Run, group
-from ryarn.comparison import compare
 from ryarn.records import Score
+from ryarn.report.answers import Answers, Run, group
+from ryarn.report.comparison import compare
 
 
 def run(seed, values, label="lora", bins=None, **manifest):

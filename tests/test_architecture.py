@@ -20,7 +20,6 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "pure": (
         *("positions", "curriculum", "draws", "yarn", "stats", "records", "config", "versions"),
         "thinking",
-        "paper",
     ),
     "method": ("method", "chat"),
     "borders": ("rope", "tasks", "backends", "tiny"),
@@ -31,22 +30,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "train",
         "evaluate",
         "answering",
-        "export",
-        "compare",
-        *("grid", "cells", "choice", "schedule", "estimate", "forecast", "watch", "workers"),
-        *("tune", "search", "study", "trials", "tuned", "outlook"),
-        "report",
-        *("answers", "comparison", "samples", "settings", "markdown", "tidy"),
-        "results",
-        "tables",
-        "plots",
-        "page",
-        "preview",
-        "data",
-        *("architectures", "sizes", "memory", "hours", "expected", "resources"),
-        *("rehearsal", "rehearsal_data", "paper_comparison"),
-        "plan",
-        *("doctor", "diagnosis", "live"),
+        *("export", "compare", "tune", "report", "paper", "cost", "doctor", "plan"),
+        *("preview", "data"),
     ),
     "door": ("__init__",),
     "command": ("cli", "__main__"),
@@ -58,9 +43,11 @@ UPWARD: dict[tuple[str, str], str] = {}
 NUMPY_ONLY = {"errors", "positions", "curriculum", "draws", "yarn", "stats", "method"}
 TORCH_FREE = {
     *(*NUMPY_ONLY, "records", "config", "recipe", "cli", "__init__"),
-    *("compare", "grid", "cells", "choice", "schedule", "estimate", "forecast", "watch", "workers"),
-    *("tune", "search", "study", "trials", "tuned", "outlook"),
-    *("paper", "architectures", "sizes", "memory", "hours", "expected", "resources", "rehearsal"),
+    *(f"compare.{name}" for name in ("stage", "grid", "cells", "choice", "schedule", "estimate")),
+    *("compare.forecast", "compare.watch", "compare.workers"),
+    *(f"tune.{name}" for name in ("stage", "search", "study", "trials", "tuned", "outlook")),
+    *("paper.numbers", "paper.expected", "paper.rehearsal"),
+    *(f"cost.{name}" for name in ("architectures", "sizes", "memory", "hours", "resources")),
 }
 HEAVY = {
     "accelerate",
@@ -235,7 +222,7 @@ def test_only_plots_draws() -> None:
         f"{path.name}:{imported.line}"
         for path in files()
         for imported in imports(tree(path))
-        if imported.top == "matplotlib" and unit_of(path) != "plots"
+        if imported.top == "matplotlib" and module_of(path) != "report.plots"
     ]
     assert wrong == []
 

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from ryarn import loading, models, tiny
 from ryarn.evaluate import evaluate
 from ryarn.recipe import load_recipe
-from ryarn.tables import DASH
+from ryarn.report.tables import DASH
 from ryarn.train import train
 from tiny_run import command, write_recipe, write_rows
 

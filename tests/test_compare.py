@@ -20,22 +20,22 @@ import yaml
 from rich.console import Console
 from safetensors.torch import load_file
 
-from ryarn import compare as stage
-from ryarn import loading, models, tiny, workers
-from ryarn.cells import Progress, check_owner, progress, steps
-from ryarn.compare import compare
+from ryarn import loading, models, tiny
+from ryarn.compare import stage, workers
+from ryarn.compare.cells import Progress, check_owner, progress, steps
+from ryarn.compare.estimate import Survey, makespan
+from ryarn.compare.forecast import forecast, table
+from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, load_grid
+from ryarn.compare.schedule import Schedule
+from ryarn.compare.stage import compare
+from ryarn.compare.watch import Board, duration
+from ryarn.compare.workers import Pool, Result, attempt, run_cell, share
 from ryarn.errors import UserError
-from ryarn.estimate import Survey, makespan
-from ryarn.forecast import forecast, table
-from ryarn.grid import Cell, GridRecipe, candidates, cells, load_grid
 from ryarn.records import write_jsonl
-from ryarn.results import Report
+from ryarn.report.results import Report
 from ryarn.runs import last_checkpoint, save_recipe, write_json
-from ryarn.schedule import Schedule
 from ryarn.tasks.registry import make_task
 from ryarn.train import train
-from ryarn.watch import Board, duration
-from ryarn.workers import Pool, Result, attempt, run_cell, share
 from tiny_run import OTHER, command, write_rows
 
 LONG = "Where, and where, and where, and where, and where, and where is number {}?"
@@ -175,7 +175,7 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> Inline:
 @pytest.fixture(autouse=True)
 def reported(monkeypatch: pytest.MonkeyPatch) -> Reported:
     seen = Reported()
-    monkeypatch.setattr("ryarn.report.report_grid", seen)
+    monkeypatch.setattr("ryarn.report.stage.report_grid", seen)
     return seen
 
 

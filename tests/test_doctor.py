@@ -15,8 +15,8 @@ from transformers.models.llama import modeling_llama
 
 from export_runs import Shape, make_base, make_run
 from ryarn import extend, make_method, tiny
-from ryarn.diagnosis import Diagnosis, lines, ranges, table
-from ryarn.doctor import doctor, examine
+from ryarn.doctor.diagnosis import Diagnosis, lines, ranges, table
+from ryarn.doctor.stage import doctor, examine
 from tiny_run import command
 
 

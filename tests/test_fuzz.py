@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 from ryarn import tiny
 from ryarn.backends import Generated, Prompt
+from ryarn.compare.grid import GridRecipe, check_cells
 from ryarn.config import build, dump, load, parse, parse_yaml
 from ryarn.errors import UserError
 from ryarn.evaluate import SCORES as SCORES_FILE
 from ryarn.evaluate import Budget, run_evaluation
-from ryarn.grid import GridRecipe, check_cells
-from ryarn.page import page
 from ryarn.recipe import Recipe, recipe_method
 from ryarn.records import Completion, Example, Score, read_jsonl
-from ryarn.report import load_runs
-from ryarn.results import build_report
+from ryarn.report.page import page
+from ryarn.report.results import build_report
+from ryarn.report.stage import load_runs
 from ryarn.tasks.jsonl import SCORES, Jsonl, JsonlConfig
 from ryarn.tasks.registry import CONFIGS, make_task
 from ryarn.tasks.scores import RULES, Scorer

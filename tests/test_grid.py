@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, load_grid, merge, slug
 from ryarn.errors import UserError
-from ryarn.grid import Cell, GridRecipe, candidates, cells, load_grid, merge, slug
 
 GRID: dict[str, Any] = {
     "model": {"name": "tiny:llama"},

@@ -14,15 +14,15 @@ from transformers import GPT2Tokenizer, Qwen2Tokenizer
 from report_runs import examples, make_run
 from ryarn import tiny
 from ryarn.chat import completion_ids, prompt_ids
-from ryarn.compare import compare
+from ryarn.compare.estimate import Survey
+from ryarn.compare.forecast import forecast
+from ryarn.compare.grid import GridRecipe, cells, load_grid
+from ryarn.compare.stage import compare
 from ryarn.errors import UserError
-from ryarn.estimate import Survey
-from ryarn.forecast import forecast
-from ryarn.grid import GridRecipe, cells, load_grid
-from ryarn.paper import STATED
-from ryarn.paper_comparison import REHEARSED, UNSTATED, Beside, PaperTable, beside
-from ryarn.rehearsal import STANDS_FOR, rehearse
-from ryarn.report import load_runs, report_grid
+from ryarn.paper.comparison import REHEARSED, UNSTATED, Beside, PaperTable, beside
+from ryarn.paper.numbers import STATED
+from ryarn.paper.rehearsal import STANDS_FOR, rehearse
+from ryarn.report.stage import load_runs, report_grid
 from ryarn.rope import inspect_rope, switch_yarn
 from ryarn.tasks.registry import make_task
 from tiny_run import command

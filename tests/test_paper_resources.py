@@ -12,13 +12,13 @@ from peft import LoraConfig, get_peft_model
 from torch.autograd.graph import saved_tensors_hooks
 
 from ryarn import tiny
-from ryarn.architectures import ARCHITECTURES, known_skeleton
 from ryarn.config import build
-from ryarn.expected import expected_rows, hub_source
-from ryarn.hours import Accelerator, gpu_hours
-from ryarn.memory import answering_memory, layer_activations, training_memory
+from ryarn.cost.architectures import ARCHITECTURES, known_skeleton
+from ryarn.cost.hours import Accelerator, gpu_hours
+from ryarn.cost.memory import answering_memory, layer_activations, training_memory
+from ryarn.cost.sizes import Sizes
+from ryarn.paper.expected import expected_rows, hub_source
 from ryarn.recipe import Recipe
-from ryarn.sizes import Sizes
 from ryarn.tasks.babilong import BabilongConfig
 from ryarn.tasks.longbench_v2 import LongBenchV2Config
 from ryarn.tasks.mrcr import MrcrConfig

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from report_runs import make_run
-from ryarn.plots import COLOURS, as_svg, colours, score_by_length, spread
-from ryarn.report import load_runs
-from ryarn.results import build_report
+from ryarn.report.plots import COLOURS, as_svg, colours, score_by_length, spread
+from ryarn.report.results import build_report
+from ryarn.report.stage import load_runs
 
 BINS = (512, 1024, 2048, 4096)
 LABELS = ["randomized-yarn", "lora", "trained-yarn"]

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from report_runs import examples, make_run
-from ryarn import markdown, tables
 from ryarn.errors import UserError
 from ryarn.records import read_jsonl
-from ryarn.report import load_runs, report
-from ryarn.results import build_report
+from ryarn.report import markdown, tables
+from ryarn.report.results import build_report
+from ryarn.report.stage import load_runs, report
 from ryarn.stats import estimate, paired
 
 BINS = (512, 1024, 2048)

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from report_runs import examples, make_run
-from ryarn import tables
 from ryarn.errors import UserError
-from ryarn.report import load_runs, report, report_grid
-from ryarn.results import build_report
-from ryarn.settings import settings
+from ryarn.report import tables
+from ryarn.report.results import build_report
+from ryarn.report.settings import settings
+from ryarn.report.stage import load_runs, report, report_grid
 from ryarn.stats import (
     CROSSED,
     estimate,

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from report_runs import PlaceTask, WordTokenizer, examples
-from ryarn import tables
 from ryarn.backends import Generated
 from ryarn.backends.echo import EchoBackend
 from ryarn.evaluate import Budget, run_evaluation
 from ryarn.records import read_jsonl
-from ryarn.report import report
+from ryarn.report import tables
+from ryarn.report.stage import report
 from ryarn.runs import EVALUATION
 from ryarn.thinking import THINKING, after_thinking, is_open
 

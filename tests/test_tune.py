@@ -17,17 +17,19 @@ import torch
 import yaml
 from rich.console import Console
 
-from ryarn import trials as in_worker
-from ryarn import tune as stage
-from ryarn import tuned, workers
+from ryarn.compare import workers
+from ryarn.compare.grid import Cell
+from ryarn.compare.workers import Pool, Result, attempt
 from ryarn.config import dump
 from ryarn.errors import UserError
-from ryarn.grid import Cell
-from ryarn.outlook import forecast
 from ryarn.recipe import load_recipe
 from ryarn.records import write_jsonl
 from ryarn.runs import save_recipe, write_json
-from ryarn.search import (
+from ryarn.tasks.conflicts import Conflicts
+from ryarn.tune import stage, tuned
+from ryarn.tune import trials as in_worker
+from ryarn.tune.outlook import forecast
+from ryarn.tune.search import (
     Choices,
     PruneConfig,
     Range,
@@ -37,11 +39,9 @@ from ryarn.search import (
     load_tune,
     trial_recipe,
 )
-from ryarn.study import Journal, Past, Settled, importances, is_hopeless, propose
-from ryarn.tasks.conflicts import Conflicts
-from ryarn.trials import check_steps, make_trial, run_trial
-from ryarn.tune import tune
-from ryarn.workers import Pool, Result, attempt
+from ryarn.tune.stage import tune
+from ryarn.tune.study import Journal, Past, Settled, importances, is_hopeless, propose
+from ryarn.tune.trials import check_steps, make_trial, run_trial
 from tiny_run import OTHER, command, write_rows
 
 LONG = "Where, and where, and where, and where, and where, and where is number {}?"

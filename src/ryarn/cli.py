@@ -67,9 +67,9 @@ def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
     folder = run(checked)
     from rich.console import Console
 
-    from ryarn.report import load_runs
-    from ryarn.results import build_report
-    from ryarn.tables import one_run
+    from ryarn.report.results import build_report
+    from ryarn.report.stage import load_runs
+    from ryarn.report.tables import one_run
 
     Console().print(one_run(build_report(load_runs([checked.output]))))
     typer.echo(f"scores in {checked.output}; next: ryarn report {checked.output}")
@@ -96,8 +96,8 @@ def report(
     """
     from rich.console import Console
 
-    from ryarn.report import report as run
-    from ryarn.tables import terminal
+    from ryarn.report.stage import report as run
+    from ryarn.report.tables import terminal
 
     console = Console()
     for table in terminal(run(runs, out, reference)):
@@ -127,25 +127,25 @@ def compare(
 
     Example: ryarn compare recipes/demo.yaml --dry-run
     """
-    from ryarn.grid import load_grid
+    from ryarn.compare.grid import load_grid
 
     if processes is not None and processes < 1:
         raise UserError(f"--processes {processes}: give at least 1")
     grid = load_grid(recipe, overrides or [])
     if tiny:
-        from ryarn.rehearsal import rehearse
+        from ryarn.paper.rehearsal import rehearse
 
         grid = rehearse(grid)
     if dry_run:
         from rich.console import Console
 
-        from ryarn.forecast import forecast, table
+        from ryarn.compare.forecast import forecast, table
 
         seen = forecast(grid, processes=processes)
         Console().print(table(seen))
         typer.echo("\n".join(["", *seen.notes]))
         return
-    from ryarn.compare import compare as run
+    from ryarn.compare.stage import compare as run
 
     try:
         outcome = run(grid, processes=processes)
@@ -157,7 +157,7 @@ def compare(
     if outcome.report is not None:
         from rich.console import Console
 
-        from ryarn.tables import grid_terminal
+        from ryarn.report.tables import grid_terminal
 
         Console().print(grid_terminal(outcome.tasks))
         typer.echo(f"report in {outcome.report}; open {outcome.report / 'report.html'}")
@@ -181,20 +181,20 @@ def tune(
 
     Example: ryarn tune recipes/tune-miniature.yaml --dry-run
     """
-    from ryarn.search import load_tune
+    from ryarn.tune.search import load_tune
 
     checked = load_tune(recipe, overrides or [])
     from rich.console import Console
 
     if dry_run:
-        from ryarn.outlook import forecast, forecast_table
+        from ryarn.tune.outlook import forecast, forecast_table
 
         seen = forecast(checked)
         Console().print(forecast_table(checked, seen))
         typer.echo("\n".join(["", *seen.notes]))
         return
-    from ryarn.tune import tune as run
-    from ryarn.tuned import sentences, terminal
+    from ryarn.tune.stage import tune as run
+    from ryarn.tune.tuned import sentences, terminal
 
     try:
         outcome = run(checked)
@@ -274,7 +274,7 @@ def positions(
     rows = preview(recipe_method(checked.method), length, seed=checked.seed)
     typer.echo(to_text(rows))
     if out is not None:
-        from ryarn.plots import plot_positions
+        from ryarn.report.plots import plot_positions
 
         plot_positions(rows, out)
         typer.echo(f"figure in {out}")
@@ -349,8 +349,8 @@ def doctor(
     """
     from rich.console import Console
 
-    from ryarn.diagnosis import lines, table
-    from ryarn.doctor import doctor as run
+    from ryarn.doctor.diagnosis import lines, table
+    from ryarn.doctor.stage import doctor as run
 
     found = run(model)
     Console().print(table(found))

@@ -99,8 +99,8 @@ def test_a_word_about_tokens_is_no_key(tmp_path):
 
 
 def test_a_comparison_does_not_go_with_a_server(tmp_path):
+    from ryarn.compare.grid import GridRecipe, check_cells
     from ryarn.config import build
-    from ryarn.grid import GridRecipe, check_cells
 
     sections = {key: RECIPE[key] for key in ("model", "train", "evaluate")}
     grid = {

@@ -20,9 +20,9 @@ from ryarn.errors import UserError
 from ryarn.evaluate import Budget, _edition, run_evaluation
 from ryarn.recipe import Recipe
 from ryarn.records import Completion, Example, read_jsonl
-from ryarn.report import load_runs
-from ryarn.results import build_report
-from ryarn.settings import settings
+from ryarn.report.results import build_report
+from ryarn.report.settings import settings
+from ryarn.report.stage import load_runs
 from ryarn.tasks import mrcr
 from ryarn.tasks.jsonl import Jsonl, JsonlConfig
 from ryarn.tasks.mrcr import Mrcr, MrcrConfig

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from ryarn.compare.estimate import Survey
+from ryarn.compare.grid import GridRecipe, cells
 from ryarn.config import build
 from ryarn.errors import UserError
-from ryarn.estimate import Survey
 from ryarn.evaluate import evaluate
-from ryarn.grid import GridRecipe, cells
 from ryarn.recipe import load_recipe
 from ryarn.tasks.conflicts import ConflictsConfig
 from ryarn.tasks.jsonl import JsonlConfig

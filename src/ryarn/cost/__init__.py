@@ -1,0 +1,1 @@
+"""What a recipe takes of an accelerator, worked out before anything is loaded."""

@@ -1,0 +1,1 @@
+"""`ryarn doctor`: which RoPE is live in a model, and whether all that describes it agrees."""

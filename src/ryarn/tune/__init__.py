@@ -1,0 +1,1 @@
+"""`ryarn tune`: hyper-parameters chosen on held-out rows."""
