@@ -284,6 +284,16 @@ def test_rows_that_do_not_fit_are_dropped_and_counted_never_cut(
     assert sorted(seen) == sorted(fitting)
 
 
+def test_what_a_task_found_in_its_training_rows_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = make_recipe(tmp_path)
+    task = type(make_task(recipe.train.data))
+    monkeypatch.setattr(task, "notes", ["3 rows stand in [the] test data, too"], raising=False)
+    train(recipe)
+    assert "\n3 rows stand in [the] test data, too\n" in capsys.readouterr().err
+
+
 def test_no_row_that_fits_is_an_error(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, "train.max_length=8")
     with pytest.raises(UserError, match="max_length = 8: none of 12 rows fits it"):

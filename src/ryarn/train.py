@@ -6,7 +6,7 @@ import hashlib
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,13 @@ class Rows:
         rows: One dict a row: `id`, `input_ids`, `labels` (-100 on the prompt).
         dropped: How many did not fit `max_length`.
         fingerprint: SHA-256 over ids and tokens, in order.
+        notes: What the task found in its data, a sentence each.
     """
 
     rows: list[dict[str, Any]]
     dropped: int
     fingerprint: str
+    notes: tuple[str, ...] = ()
 
     @property
     def lengths(self) -> list[int]:
@@ -103,6 +105,7 @@ def train(recipe: Recipe, *, resume: bool = False, callbacks: Sequence[Any] = ()
     if skeleton is not None:
         check_method(skeleton, method)
     rows = encode(task.examples(tokenizer, "train"), tokenizer, recipe.train.max_length)
+    rows = replace(rows, notes=tuple(getattr(task, "notes", ())))
     held_out = _held_out(task, tokenizer, recipe.train)
     _check_rows(rows, method, recipe.train)
     if checkpoint is not None:
@@ -301,6 +304,8 @@ def _describe(
         f"{len(lengths)} rows of {min(lengths)} to {max(lengths)} tokens; dropped {rows.dropped} "
         f"longer than train.max_length = {recipe.train.max_length}"
     )
+    for note in rows.notes:
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(note)
     rope = _description(trainer)
     Console(stderr=True, highlight=False, soft_wrap=True).print(f"RoPE: {rope}")
     run = {
