@@ -1,8 +1,8 @@
-"""How much memory a recipe takes on one accelerator, part by part, before anything is loaded.
+"""How much memory a recipe takes where it runs, part by part, before anything is loaded.
 
-What autograd keeps is counted layer by layer for transformers' modules with PEFT's LoRA in bfloat16
-and an attention kernel that keeps no scores (PyTorch's flash attention); what an allocator loses
-and what a kernel needs for a moment is not in it.
+What autograd keeps is counted layer by layer for transformers' modules with PEFT's LoRA. Attention
+keeps no scores, as PyTorch's kernels don't, unless it is transformers' eager one. What an allocator
+loses and what a kernel needs for a moment is not in it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,52 @@ HALF, FULL = 2, 4
 """Bytes of a bfloat16 and of a float32."""
 MASK = 1
 """Bytes that dropout keeps of each value on an accelerator (on a CPU it keeps floats)."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """How numbers are held where a recipe runs.
+
+    Attributes:
+        value: Bytes of a weight, and of what the layers compute.
+        mask: Bytes that dropout keeps of each value.
+        mapped: Weights are pages of their safetensors file, read when they are asked for: of an
+            embedding table that no product is taken with, next to nothing.
+    """
+
+    value: int = HALF
+    mask: int = MASK
+    mapped: bool = False
+
+    def weights(self, sizes: Sizes) -> int:
+        """Bytes of a base model."""
+        return self.value * (sizes.parameters - (sizes.embedding if self.mapped else 0))
+
+
+ACCELERATOR = Held()
+"""bfloat16 on an accelerator."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that are held at once, filled up to the longest.
+
+    Attributes:
+        rows: How many.
+        longest: Tokens of the longest.
+        padded: Whether some are shorter: then attention is given a mask of tokens by tokens.
+        scored: Places of the row at which logits are computed: wherever any row has a label.
+    """
+
+    rows: int
+    longest: int
+    padded: bool
+    scored: int
+
+    @property
+    def tokens(self) -> int:
+        """Of all rows, padding included."""
+        return self.rows * self.longest
 
 
 @dataclass(frozen=True)
@@ -68,67 +114,116 @@ class Answering:
         return self.weights + self.cache + self.prefill
 
 
-def layer_activations(sizes: Sizes, rank: int, mask: int = MASK) -> int:
+def layer_activations(sizes: Sizes, rank: int, mask: int = MASK, value: int = HALF) -> int:
     """Bytes that one layer keeps of one token for the backward pass.
 
-    A frozen matrix keeps nothing of its input. The LoRA beside each keeps a copy of its own, what
-    comes out of its first matrix, and dropout's mask; norms keep their input in float32, the
-    attention its queries, keys, values and output, the gated MLP the gate, its activation and the
-    other half.
+    A frozen matrix keeps nothing of its input. The LoRA beside each keeps its input (a copy of its
+    own after dropout, and in bfloat16, where it computes in float32), what comes out of its first
+    matrix, and dropout's mask; norms keep their input in float32, the attention its queries, keys,
+    values and output, the gated MLP the gate, its activation and the other half.
 
     Args:
         sizes: The model's.
         rank: LoRA's.
         mask: Bytes that dropout keeps of each value; 0 without dropout.
+        value: Bytes of what the layers compute.
     """
-    inputs = sum(into for into, _ in sizes.linears)
-    adapters = inputs * (HALF + mask) + len(sizes.linears) * HALF * rank
+    if mask or value < FULL:
+        inputs = sum(into for into, _ in sizes.linears) * (value + mask)
+    else:
+        # Shared by the matrices that read it; the attention's output is counted there.
+        inputs = value * (2 * sizes.hidden + sizes.inner)
+    adapters = inputs + len(sizes.linears) * value * rank
     norms = 2 * FULL * sizes.hidden
     if sizes.head_norms:
         norms += FULL * (sizes.queries + sizes.keys)
-    attention = HALF * 2 * (sizes.queries + sizes.keys)
-    return adapters + norms + attention + 3 * HALF * sizes.inner
+    attention = value * 2 * (sizes.queries + sizes.keys)
+    return adapters + norms + attention + 3 * value * sizes.inner
 
 
-def training_memory(sizes: Sizes, recipe: Recipe, longest: int) -> Training:
-    """Memory of a training step in bfloat16.
+def pair_activations(sizes: Sizes, recipe: Recipe, batch: Batch, held: Held = ACCELERATOR) -> int:
+    """Bytes that one layer keeps of a batch because attention has a mask, or keeps its scores.
+
+    Args:
+        sizes: The model's.
+        recipe: Says which attention.
+        batch: What is held at once.
+        held: How numbers are held.
+    """
+    pairs = batch.rows * batch.longest**2
+    # A key head is repeated for each of its query heads.
+    repeated = batch.tokens * held.value * 2 * (sizes.queries - sizes.keys)
+    if recipe.model.attention == "eager":
+        softmax = FULL + (held.value if held.value < FULL else 0)
+        return repeated + pairs * sizes.heads * softmax
+    if recipe.model.attention == "sdpa" and batch.padded:
+        # The mask as numbers, made anew in each layer.
+        return repeated + pairs * held.value
+    return 0
+
+
+def training_memory(
+    sizes: Sizes,
+    recipe: Recipe,
+    longest: int,
+    held: Held = ACCELERATOR,
+    batch: Batch | None = None,
+) -> Training:
+    """Memory of a training step.
 
     Args:
         sizes: The model's.
         recipe: What is trained.
         longest: Tokens of the longest row.
+        held: How numbers are held.
+        batch: What is held at once; None is a full batch of rows as long as the longest, with
+            answers of `evaluate.max_new_tokens`.
     """
     config = recipe.train
-    tokens = config.batch_size * longest
-    layer = layer_activations(sizes, config.lora_rank, MASK if config.lora_dropout else 0)
-    labelled = config.batch_size * min(longest, recipe.evaluate.max_new_tokens)
+    if batch is None:
+        scored = min(longest, recipe.evaluate.max_new_tokens)
+        batch = Batch(config.batch_size, longest, False, scored)
+    mask = held.mask if config.lora_dropout else 0
+    layer = batch.tokens * layer_activations(sizes, config.lora_rank, mask, held.value)
+    layer += pair_activations(sizes, recipe, batch, held)
     return Training(
-        weights=HALF * sizes.parameters,
+        weights=held.weights(sizes),
         adapter=4 * FULL * sizes.adapter(config.lora_rank),
-        checkpointed=tokens * (HALF * sizes.hidden * sizes.layers + layer),
-        kept=tokens * layer * sizes.layers,
+        checkpointed=batch.tokens * held.value * sizes.hidden * sizes.layers + layer,
+        kept=layer * sizes.layers,
         # Themselves, in float32, and their gradient.
-        logits=labelled * sizes.vocabulary * (HALF + 2 * FULL),
+        logits=batch.rows * batch.scored * sizes.vocabulary * (held.value + 2 * FULL),
     )
 
 
-def answering_memory(sizes: Sizes, recipe: Recipe, longest: int) -> Answering:
-    """Memory of an evaluation in bfloat16, with the adapter beside the model.
+def answering_memory(
+    sizes: Sizes,
+    recipe: Recipe,
+    longest: int,
+    held: Held = ACCELERATOR,
+    batch: Batch | None = None,
+) -> Answering:
+    """Memory of an evaluation, with the adapter beside the model.
 
     Args:
         sizes: The model's.
         recipe: What is evaluated.
         longest: Tokens of the longest row, prompt and answer.
+        held: How numbers are held.
+        batch: What is answered together; None is as many such rows as `evaluate.batch_tokens`
+            allows.
     """
-    rows = max(1, recipe.evaluate.batch_tokens // longest)
+    rows = batch.rows if batch else max(1, recipe.evaluate.batch_tokens // longest)
     full, near = sizes.layers - sizes.sliding, min(sizes.window, longest)
     cached = full * longest + sizes.sliding * near
     # Gate, its activation and the other half; LoRA reads their product in float32.
-    widest = sizes.inner * (3 * HALF + FULL) + 2 * HALF * sizes.hidden
+    widest = sizes.inner * (3 * held.value + FULL) + 2 * held.value * sizes.hidden
+    # A mask of truth values, and the same as numbers in the layer at work.
+    mask = rows * longest**2 * (1 + held.value) if batch and batch.padded else 0
     return Answering(
-        weights=HALF * sizes.parameters + FULL * sizes.adapter(recipe.train.lora_rank),
-        cache=rows * cached * 2 * sizes.keys * HALF,
-        prefill=rows * longest * widest,
+        weights=held.weights(sizes) + FULL * sizes.adapter(recipe.train.lora_rank),
+        cache=rows * cached * 2 * sizes.keys * held.value,
+        prefill=rows * longest * widest + mask,
         tokens=longest,
         rows=rows,
     )

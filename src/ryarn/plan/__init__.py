@@ -1,0 +1,1 @@
+"""`ryarn plan`: what a recipe will do, before any model is loaded."""
