@@ -9,6 +9,7 @@ from torch import nn
 
 from ryarn.errors import SelfTestError, UserError
 from ryarn.method import Method
+from ryarn.processes import check_wrapping
 from ryarn.rope.inspect import RopeMap, inspect_rope
 from ryarn.rope.remap import DrawStats, Remapper
 from ryarn.rope.scale import describe_rope, plan_yarn, switch_yarn
@@ -53,6 +54,14 @@ class Extension:
         """
         self._remapper.set_progress(step, total_steps)
 
+    def pair_rows(self) -> None:
+        """Draw for pairs: each batch is [chosen ..., rejected ...], as preference trainers have it.
+
+        The answers to one prompt then have the same positions, so that their text alone tells them
+        apart. `ExtensionCallback` does it for TRL's `DPOTrainer`.
+        """
+        self._remapper.paired = True
+
     @property
     def stats(self) -> DrawStats:
         """What was drawn since the last `set_progress`."""
@@ -71,6 +80,7 @@ class Extension:
         """
         from torch.distributed.tensor import DTensor
 
+        check_wrapping(self.rope_map.decoder if model is None else model)
         weights = self.rope_map.decoder.parameters()
         sharded = any(isinstance(weight, DTensor) for weight in weights)
         rope_map = replace(self.rope_map, entry=model if sharded else None)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ryarn.errors import UserError
+from ryarn.rope.fast_path import refuse_fast_path
 from ryarn.rope.scaling import KNOWN_TYPES, make_yarn, native_yarn_factor, original_window
 from ryarn.yarn import Yarn
 
@@ -154,6 +155,7 @@ def inspect_rope(model: nn.Module) -> RopeMap:
         )
     found = ((decoder, _find_ropes(decoder)) for decoder in decoders)
     decoder, ropes = next(((d, r) for d, r in found if r), (decoders[0], []))
+    refuse_fast_path(decoder, [rope.module for rope in ropes])
     if not ropes:
         raise UserError(
             f"{name} has no RoPE (no rotary module with inv_freq): YaRN can't extend it"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ from ryarn.method import Method
 from ryarn.positions import Contiguous
 from ryarn.rope.documents import Document, find_documents
 from ryarn.rope.inspect import RopeMap
+from ryarn.rope.opaque import Drawing
+from ryarn.rope.pairs import pair_documents
 
 Positions = NDArray[np.int64]
 _ORDINARY = "_ryarn_ordinary"
@@ -46,6 +48,8 @@ class DrawStats:
         max_position: Largest position drawn.
         mean_stretch: Mean over documents of (last - first position) / (length - 1); contiguous
             ones have 1.
+        without_gradients: How many of the documents came in a pass without gradients: a reference
+            model's, as preference training has it.
     """
 
     span: int = 0
@@ -53,6 +57,7 @@ class DrawStats:
     contiguous: int = 0
     max_position: int = 0
     mean_stretch: float = 0.0
+    without_gradients: int = 0
 
     def add(self, positions: Positions, contiguous: bool) -> None:
         """Count one document's positions, shape [length]."""
@@ -60,6 +65,7 @@ class DrawStats:
         self.mean_stretch += (stretch - self.mean_stretch) / (self.documents + 1)
         self.documents += 1
         self.contiguous += contiguous
+        self.without_gradients += not torch.is_grad_enabled()
         self.max_position = max(self.max_position, int(positions[-1]))
 
 
@@ -78,9 +84,12 @@ class Remapper:
         self.seed = seed
         self.stats = DrawStats()
         self._progress: tuple[int, int] | None = None
-        self._twins: Counter[int] = Counter()
+        self._twins: Counter[tuple[bool, int]] = Counter()
+        self.paired = False
+        """Rows i and i + B/2 of a batch are answers to one prompt and share a draw."""
         self._forced: torch.Tensor | None = None
         self._held: torch.Tensor | None = None
+        self._drawing = Drawing(self._draw)
         self._given: tuple[Any, Any] = ((), {})
         self.packing_fault: str | None = None
         """Why packed rows can't be trained on, as the self-test found; None where they can."""
@@ -136,30 +145,37 @@ class Remapper:
             return
         given = self._decoder_signature.bind_partial(*args, **kwargs).arguments
         given = {**given, **given.pop("kwargs", {})}
-        self._refuse_packed(given.get("position_ids"))
         if not self.method.randomizes:
+            self._refuse_packed(given)
             return
         if given.get("cache") is not None or given.get("past_key_values") is not None:
             return  # generation, even where somebody left the model in training mode
-        if self._progress is None:
-            raise UserError(
-                "training has no progress, so the curriculum has no span: give the trainer "
-                "callbacks=[ryarn.ExtensionCallback(extension)], or call "
-                "extension.set_progress(step, total_steps) before each step"
-            )
+        # It reads values of suspicious batches alone: that breaks a compiled graph.
+        self._refuse_packed(given)
         tokens = given.get("input_ids")
         if tokens is None:
             raise UserError("drawing positions needs input_ids; the model was given inputs_embeds")
-        self._held = self._draw(tokens, given.get("attention_mask"), given.get("position_ids"))
+        mask = given.get("attention_mask")
+        seen = mask if _tells_documents(mask) else None
+        self._held = self._drawing(tokens, seen, given.get("position_ids"))
 
-    def _refuse_packed(self, position_ids: torch.Tensor | None) -> None:
-        if self.packing_fault is None or position_ids is None or position_ids.ndim != 2:
+    def _refuse_packed(self, given: Mapping[str, Any]) -> None:
+        """Refuse packed rows whose documents this attention would not keep apart."""
+        position_ids, mask = given.get("position_ids"), given.get("attention_mask")
+        if position_ids is None or position_ids.ndim != 2:
             return
-        # Padding on the left repeats its position, restarts go back.
-        if bool((position_ids.diff(dim=1) < 0).any()):
+        flash = "flash" in str(self.rope_map.config._attn_implementation)
+        fault, remedy = self.packing_fault, "turn packing off"
+        if fault is None and flash and len(position_ids) > 1 and "cu_seq_lens_q" not in given:
+            fault = "flash attention tells documents apart by restarts in a batch of one row alone"
+            remedy = "make one row of the batch (padding-free)"
+        if fault is None and not flash and mask is not None and mask.ndim == 2:
+            fault = "given an attention_mask of padding, transformers looks at no restarts"
+            remedy = "leave the mask out, or give one of tokens by tokens"
+        if fault is not None and _restarts(position_ids, mask):
             raise UserError(
                 f"{type(self.rope_map.decoder).__name__}: rows are packed, but this model can't "
-                f"keep documents apart ({self.packing_fault}); turn packing off"
+                f"keep documents apart ({fault}); {remedy}"
             )
 
     def _before_rotary(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -214,36 +230,56 @@ class Remapper:
 
     def _draw(self, tokens: torch.Tensor, mask: Any, position_ids: Any) -> torch.Tensor:
         """Positions for a batch: [B, T] int64; padding keeps 0, which no real token can see."""
+        if self._progress is None and not torch.is_grad_enabled():
+            raise UserError(
+                "a pass in training mode came before the first step, so there is nothing to draw "
+                "for: set precompute_ref_log_probs = false (a reference taken at other positions "
+                "than the policy's says nothing), or call model.eval() for it"
+            )
+        if self._progress is None:
+            raise UserError(
+                "training has no progress, so the curriculum has no span: give the trainer "
+                "callbacks=[ryarn.ExtensionCallback(extension)], or call "
+                "extension.set_progress(step, total_steps) before each step"
+            )
         ids = tokens.detach().cpu().numpy().astype(np.int64)
-        padding = mask.detach().cpu().numpy().astype(bool) if _is_padding_mask(mask) else None
+        seen = None if mask is None else _array(mask)
         ordinary = None if position_ids is None else position_ids.detach().cpu().numpy()
         positions = np.zeros(ids.shape, dtype=np.int64)
-        documents = find_documents(ids.shape, padding, ordinary)
-        shared = self._batch_draw(documents) if self.method.draw == "batch" else None
-        for row, where in documents:
-            drawn = self._document_draw(ids[row, where]) if shared is None else shared
-            contiguous = len(drawn) > (self.span or 0)
-            drawn = drawn[: where.stop - where.start]
-            self.stats.add(drawn, contiguous)
-            positions[row, where] = drawn
+        documents = find_documents(ids.shape, seen, ordinary)
+        _refuse_shard(documents, ordinary)
+        for group in self._groups(documents, len(ids)):
+            shared = self._group_draw([ids[row, where] for row, where in group])
+            contiguous = len(shared) > (self.span or 0)
+            for row, where in group:
+                drawn = shared[: where.stop - where.start]
+                self.stats.add(drawn, contiguous)
+                positions[row, where] = drawn
         return torch.from_numpy(positions)
 
-    def _document_draw(self, tokens: Positions) -> Positions:
-        """Positions of one document, addressed by its own tokens; shape [length]."""
-        assert self._progress is not None
-        key = row_key(tokens)
-        rng = generator(self.seed, self._progress[0], key, self._twins[key])
-        self._twins[key] += 1
-        return self._sample(len(tokens), rng)
+    def _groups(self, documents: list[Document], rows: int) -> list[list[Document]]:
+        """Documents that share a draw."""
+        if self.paired:
+            return pair_documents(documents, rows)
+        if self.method.draw == "batch":
+            return [documents] if documents else []
+        return [[document] for document in documents]
 
-    def _batch_draw(self, documents: list[Document]) -> Positions:
-        """One draw for a batch, as long as its longest document; shape [longest]."""
+    def _group_draw(self, documents: list[Positions]) -> Positions:
+        """Positions for documents that share a draw, as long as the longest; shape [longest].
+
+        Addressed by the tokens of all, except where a whole batch shares one: its documents are no
+        unit that comes again. Equal addresses of a step are numbered, so that twins are drawn
+        apart. Passes without gradients count for themselves: a reference pass over the rows of the
+        pass before meets the same positions.
+        """
         assert self._progress is not None
-        longest = max((where.stop - where.start for _, where in documents), default=1)
-        # Micro-batches of one optimizer step are numbered, as equal documents are.
-        rng = generator(self.seed, self._progress[0], 0, self._twins[0])
-        self._twins[0] += 1
-        return self._sample(longest, rng)
+        by_batch = self.method.draw == "batch" and not self.paired
+        key = 0 if by_batch else row_key(np.concatenate(documents))
+        place = torch.is_grad_enabled(), key
+        rng = generator(self.seed, self._progress[0], key, self._twins[place])
+        self._twins[place] += 1
+        return self._sample(max(len(tokens) for tokens in documents), rng)
 
     def _sample(self, length: int, rng: np.random.Generator) -> Positions:
         span = self.span
@@ -252,5 +288,34 @@ class Remapper:
         return sampler(length, max(length, span), rng)
 
 
-def _is_padding_mask(mask: Any) -> bool:
-    return isinstance(mask, torch.Tensor) and mask.ndim == 2
+def _refuse_shard(documents: list[Document], ordinary: Positions | None) -> None:
+    """A document that does not begin at its beginning is the piece of one: half is elsewhere."""
+    if ordinary is None:
+        return
+    for row, where in documents:
+        first = int(ordinary[row % len(ordinary), where.start])
+        if first != 0:
+            raise UserError(
+                f"position_ids begin at {first} where a document begins, so this is a piece of one "
+                "that others hold the rest of (context or sequence parallelism): turn that off; "
+                "positions are drawn for a whole document"
+            )
+
+
+def _restarts(position_ids: torch.Tensor, mask: Any) -> bool:
+    """Whether a position goes back from one real token to the next; padding's means nothing."""
+    back = position_ids.diff(dim=1) < 0
+    if mask is not None and mask.ndim == 2:
+        back = back & (mask[:, 1:] == mask[:, :-1])
+    return bool(back.any())
+
+
+def _tells_documents(mask: Any) -> bool:
+    """Whether a mask is of padding, [B, T], or of what each token sees, [B, heads, T, T]."""
+    return isinstance(mask, torch.Tensor) and mask.ndim in (2, 4)
+
+
+def _array(mask: torch.Tensor) -> NDArray[Any]:
+    """A mask in NumPy, which has no bfloat16."""
+    seen = mask.detach()[:, :1] if mask.ndim == 4 else mask.detach()
+    return (seen.float() if seen.is_floating_point() else seen).cpu().numpy()

@@ -254,7 +254,9 @@ def _test_rows(rope_map: RopeMap) -> tuple[torch.Tensor, torch.Tensor]:
 
     The first ids are special ones, and those that were never trained share one embedding.
     """
-    vocabulary = rope_map.decoder.get_input_embeddings().weight.shape[0]  # type: ignore[operator]
+    embedding = rope_map.decoder.get_input_embeddings()  # type: ignore[operator]
+    # ZeRO-3 has taken the weight away, and its shape with it.
+    vocabulary = getattr(embedding, "num_embeddings", None) or embedding.weight.shape[0]
     base = torch.arange(_LENGTH, device=rope_map.device) + vocabulary // 3
     return base, base + vocabulary // 3
 
