@@ -35,6 +35,12 @@ TOKENIZER = tiny.byte_tokenizer()
 FOLDER = count()
 
 
+def sizes(number: int) -> Any:
+    """A fifth of the cases in every run of the tests, all of them among the slow ones."""
+    whole = pytest.param(number, marks=pytest.mark.slow)
+    return pytest.mark.parametrize("size", [number // 5, whole])
+
+
 def examples(number: int) -> settings:
     """The same cases every time: a failure is the same one tomorrow."""
     return settings(
@@ -151,10 +157,11 @@ def load_text(text: str) -> Recipe:
     return parse(Recipe, (), parse_yaml(text))
 
 
-def test_recipes() -> None:
+@sizes(150)
+def test_recipes(size: int) -> None:
     passed: list[bool] = []
 
-    @examples(150)
+    @examples(size)
     @given(broken(RECIPE, yaml_values))
     def run(data: dict[str, Any]) -> None:
         recipe = typed(lambda: build(Recipe, data))
@@ -168,22 +175,29 @@ def test_recipes() -> None:
 
 
 @pytest.mark.parametrize("task", CONFIGS)
-@examples(30)
-@given(data=st.data())
-def test_data_sections(task: str, data: Any) -> None:
-    section = data.draw(broken(DATA[task], yaml_values))
-    config = typed(lambda: build(CONFIGS[task], section))
-    if config is not None:
-        assert build(CONFIGS[task], parse_yaml(dump(config))) == config
-        typed(lambda: make_task(config))
+@sizes(30)
+def test_data_sections(task: str, size: int) -> None:
+    @examples(size)
+    @given(broken(DATA[task], yaml_values))
+    def run(section: dict[str, Any]) -> None:
+        config = typed(lambda: build(CONFIGS[task], section))
+        if config is not None:
+            assert build(CONFIGS[task], parse_yaml(dump(config))) == config
+            typed(lambda: make_task(config))
+
+    run()
 
 
-@examples(60)
-@given(broken(GRID, yaml_values))
-def test_grids(data: dict[str, Any]) -> None:
-    grid = typed(lambda: build(GridRecipe, data))
-    if grid is not None:
-        typed(lambda: check_cells(grid))
+@sizes(60)
+def test_grids(size: int) -> None:
+    @examples(size)
+    @given(broken(GRID, yaml_values))
+    def run(data: dict[str, Any]) -> None:
+        grid = typed(lambda: build(GridRecipe, data))
+        if grid is not None:
+            typed(lambda: check_cells(grid))
+
+    run()
 
 
 FRAGMENTS = [
@@ -196,16 +210,20 @@ FRAGMENTS = [
 yaml_texts = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=14).map("".join)
 
 
-@examples(150)
-@given(text=yaml_texts)
-def test_yaml_files(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "recipe.yaml"
-    path.write_text(text, encoding="utf-8", errors="replace")
-    typed(lambda: load(Recipe, path, ()))
+@sizes(150)
+def test_yaml_files(size: int, tmp_path: Path) -> None:
+    @examples(size)
+    @given(yaml_texts)
+    def run(text: str) -> None:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        typed(lambda: load(Recipe, path, ()))
+
+    run()
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 2000, "seed: " + "1" * 5000, "!!int ''", "!!map [a]", "&a [*a]", "&a {a: *a}"]
+    "text", ["[" * 600, "seed: " + "1" * 5000, "!!int ''", "!!map [a]", "&a [*a]", "&a {a: *a}"]
 )
 def test_yaml_files_that_no_chance_finds(text: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(text)
@@ -216,10 +234,17 @@ def test_yaml_files_that_no_chance_finds(text: str, tmp_path: Path) -> None:
 KEYS = ["model.name", "train", "train.data", "train.data.path", "method.spans", "a", "..", ""]
 
 
-@examples(80)
-@given(st.lists(st.tuples(st.sampled_from(KEYS), st.sampled_from(["=", ""]), yaml_texts | texts)))
-def test_overrides(changes: list[tuple[str, str, str]]) -> None:
-    typed(lambda: parse(Recipe, ["".join(change) for change in changes], copy.deepcopy(RECIPE)))
+overrides = st.tuples(st.sampled_from(KEYS), st.sampled_from(["=", ""]), yaml_texts | texts)
+
+
+@sizes(80)
+def test_overrides(size: int) -> None:
+    @examples(size)
+    @given(st.lists(overrides))
+    def run(changes: list[tuple[str, str, str]]) -> None:
+        typed(lambda: parse(Recipe, ["".join(change) for change in changes], copy.deepcopy(RECIPE)))
+
+    run()
 
 
 MESSAGES = [
@@ -274,23 +299,29 @@ jsonl_settings = st.fixed_dictionaries(
 )
 
 
-@examples(150)
-@given(content=files(), config=jsonl_settings, split=st.sampled_from(["train", "test", "held-out"]))
-def test_files_of_rows(
-    content: bytes, config: dict[str, Any], split: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "rows.jsonl"
-    path.write_bytes(content)
-    checked = build(JsonlConfig, {"path": str(path), **config, "score": config.get("score")})
-    task = typed(lambda: Jsonl(checked))
-    found = task and typed(lambda: list(task.examples(TOKENIZER, split)))
-    for example in found or ():
-        # What comes through can be written, read again, rendered and scored.
-        line = json.dumps(example.to_json(), ensure_ascii=False, allow_nan=False).encode()
-        assert Example.from_json(json.loads(line)) == example
-        completion = Completion(example.id, example.target, 1, "stop")
-        score = typed(lambda example=example, c=completion: task.score(example, c))
-        check_score(score, example)
+splits = st.sampled_from(["train", "test", "held-out"])
+
+
+@sizes(150)
+def test_files_of_rows(size: int, tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+
+    @examples(size)
+    @given(content=files(), config=jsonl_settings, split=splits)
+    def run(content: bytes, config: dict[str, Any], split: str) -> None:
+        path.write_bytes(content)
+        checked = build(JsonlConfig, {"path": str(path), **config, "score": config.get("score")})
+        task = typed(lambda: Jsonl(checked))
+        found = task and typed(lambda: list(task.examples(TOKENIZER, split)))
+        for example in found or ():
+            # What comes through can be written, read again, rendered and scored.
+            line = json.dumps(example.to_json(), ensure_ascii=False, allow_nan=False).encode()
+            assert Example.from_json(json.loads(line)) == example
+            completion = Completion(example.id, example.target, 1, "stop")
+            score = typed(lambda example=example, c=completion: task.score(example, c))
+            check_score(score, example)
+
+    run()
 
 
 def check_score(score: Score | None, example: Example) -> None:
@@ -311,17 +342,21 @@ answers = st.lists(st.sampled_from(SPOKEN) | st.text(max_size=6), max_size=8).ma
 finishes = st.sampled_from(["stop", "length", "thinking"])
 
 
-@examples(120)
-@given(text=answers, finish=finishes)
-def test_answers(text: str, finish: str) -> None:
-    for example in MADE:
-        completion = Completion(example.id, text, 5, finish)
-        check_score(SCORES[example.task](example, completion), example)
-    for rule in RULES:
-        example = made("jsonl", target=["A", "kitchen"])
-        score = Scorer(rule).score(example, Completion(example.id, text, 5, finish))
-        assert next(iter(score.scores)) == rule
-        check_score(score, example)
+@sizes(120)
+def test_answers(size: int) -> None:
+    @examples(size)
+    @given(text=answers, finish=finishes)
+    def run(text: str, finish: str) -> None:
+        for example in MADE:
+            completion = Completion(example.id, text, 5, finish)
+            check_score(SCORES[example.task](example, completion), example)
+        for rule in RULES:
+            example = made("jsonl", target=["A", "kitchen"])
+            score = Scorer(rule).score(example, Completion(example.id, text, 5, finish))
+            assert next(iter(score.scores)) == rule
+            check_score(score, example)
+
+    run()
 
 
 class Saying:
@@ -339,27 +374,32 @@ class Saying:
             yield prompt.id, Generated(text, finish)
 
 
-@examples(20)
-@given(said=st.lists(st.tuples(answers, finishes), min_size=2, max_size=2), label=answers)
-def test_answers_through_evaluation_and_report(
-    said: list[tuple[str, str]], label: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp() / f"answers-{next(FOLDER)}"
+@sizes(25)
+def test_answers_through_evaluation_and_report(size: int, tmp_path: Path) -> None:
     task = Jsonl(build(JsonlConfig, {"path": "absent.jsonl"}))
-    rows = [made("jsonl"), Example(**{**asdict(MADE[0]), "id": label or "b", "source": label})]
-    about = {"label": label, "method": "lora", "seed": 0, "task": "jsonl", "train_length": 32}
-    run_evaluation(
-        rows,
-        task,
-        Saying(said),
-        TOKENIZER,
-        folder / "evaluation",
-        budget=Budget(512, 9),
-        fingerprint=about,
-    )
-    found = [Score(**row) for row in read_jsonl(folder / "evaluation" / SCORES_FILE)]
-    assert [score.id for score in found] == [row.id for row in rows]
-    for score, row in zip(found, rows, strict=True):
-        check_score(score, row)
-    html = page([build_report(load_runs([folder]))], "<svg></svg>", [label])
-    assert "<script>alert" not in html
+    said_twice = st.lists(st.tuples(answers, finishes), min_size=2, max_size=2)
+
+    @examples(size)
+    @given(said=said_twice, label=answers)
+    def run(said: list[tuple[str, str]], label: str) -> None:
+        folder = tmp_path / f"answers-{next(FOLDER)}"
+        other = Example(**{**asdict(MADE[0]), "id": label or "b", "source": label})
+        rows = [made("jsonl"), other]
+        about = {"label": label, "method": "lora", "seed": 0, "task": "jsonl", "train_length": 32}
+        run_evaluation(
+            rows,
+            task,
+            Saying(said),
+            TOKENIZER,
+            folder / "evaluation",
+            budget=Budget(512, 9),
+            fingerprint=about,
+        )
+        found = [Score(**row) for row in read_jsonl(folder / "evaluation" / SCORES_FILE)]
+        assert [score.id for score in found] == [row.id for row in rows]
+        for score, row in zip(found, rows, strict=True):
+            check_score(score, row)
+        html = page([build_report(load_runs([folder]))], "<svg></svg>", [label])
+        assert "<script>alert" not in html
+
+    run()

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ryarn.contract import make_contract
+from ryarn.contract import Contract, make_contract
 from ryarn.errors import UserError
+from ryarn.processes import check_running
 
 if TYPE_CHECKING:
     from ryarn.rope import Extension
@@ -23,6 +24,9 @@ class ExtensionCallback(TrainerCallback):
     The step comes from the trainer's own state, so a resumed run draws what the uninterrupted one
     would have drawn. Every checkpoint, and the output folder at the end, gets the RoPE contract.
 
+    Under TRL's `DPOTrainer` the answers to one prompt share their positions, and the reference pass
+    (the same model without its adapter) meets the positions of the pass before it.
+
     Raises:
         SelfTestError: At the start, if the model does not do what the method needs.
         UserError: At the start, if the trainer has another model; while training, when nothing was
@@ -33,6 +37,8 @@ class ExtensionCallback(TrainerCallback):
     def __init__(self, extension: Extension) -> None:
         self.extension = extension
         self._seen: dict[int, tuple[int, int]] = {}
+        self._reference = False
+        self._contract: Contract | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -44,7 +50,41 @@ class ExtensionCallback(TrainerCallback):
                 "ExtensionCallback: the trainer's model is not the one given to extend(), so no "
                 "position would be drawn; give extend() and the trainer the same model"
             )
+        if _is_preference(args):
+            self.pair_rows(model)
+        check_running()
         self.extension.verify(model)
+        # Here, where all processes are: of sharded weights, one alone can't take a fingerprint.
+        rope_map = self.extension.rope_map
+        of = rope_map.decoder if model is None else model
+        self._contract = make_contract(of, rope_map, self.extension.method)
+
+    def pair_rows(self, model: Any, *, reference: bool = True) -> None:
+        """Draw for pairs; under TRL's `DPOTrainer` it happens by itself.
+
+        Args:
+            model: The trainer's model.
+            reference: Whether each batch is also read by a reference model.
+
+        Raises:
+            UserError: The reference would be another model than the extended one.
+        """
+        if reference:
+            self._check_reference(model)
+        self.extension.pair_rows()
+        self._reference = reference
+
+    def _check_reference(self, model: Any) -> None:
+        """Refuse a reference that would be taken at other positions, or under other scaling."""
+        method = self.extension.method
+        if not method.randomizes and method.train_factor is None:
+            return
+        if model is not None and not hasattr(model, "peft_config"):
+            raise UserError(
+                "preference training without an adapter has a reference model of its own, which "
+                "extend() did not see: train an adapter (peft_config) and give no ref_model, so "
+                "that the extended model itself, adapter off, is the reference"
+            )
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -63,6 +103,12 @@ class ExtensionCallback(TrainerCallback):
             raise UserError(
                 "no positions were drawn in this step, so it trained on contiguous ones: the model "
                 "ran with a cache (prefix tuning?) or not in training mode"
+            )
+        if self._reference and 2 * stats.without_gradients != stats.documents:
+            raise UserError(
+                f"preference training: {stats.documents - stats.without_gradients} answers were "
+                f"read by the policy and {stats.without_gradients} by the reference at drawn "
+                "positions, so the two don't compare: give the trainer no ref_model"
             )
         documents, contiguous = self._seen.get(stats.span, (0, 0))
         documents, contiguous = documents + stats.documents, contiguous + stats.contiguous
@@ -104,7 +150,7 @@ class ExtensionCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Lay the RoPE contract into the checkpoint."""
-        self._write(model, Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", state)
+        self._write(Path(str(args.output_dir)) / f"checkpoint-{state.global_step}", state)
 
     def on_train_end(
         self,
@@ -115,8 +161,13 @@ class ExtensionCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Lay the RoPE contract where the trainer saves the final adapter by default."""
-        self._write(model, Path(str(args.output_dir)), state)
+        self._write(Path(str(args.output_dir)), state)
 
-    def _write(self, model: Any, folder: Path, state: TrainerState) -> None:
-        if state.is_world_process_zero and folder.is_dir():
-            make_contract(model, self.extension.rope_map, self.extension.method).save(folder)
+    def _write(self, folder: Path, state: TrainerState) -> None:
+        if self._contract is not None and state.is_world_process_zero and folder.is_dir():
+            self._contract.save(folder)
+
+
+def _is_preference(args: TrainingArguments) -> bool:
+    """Whether these are the arguments of TRL's `DPOTrainer`."""
+    return any(kind.__name__ == "DPOConfig" for kind in type(args).__mro__)

@@ -154,12 +154,29 @@ def fingerprint(decoder: nn.Module) -> str:
 
     Base and instruct versions of a model share every shape, so values count; they are rounded to
     bfloat16 first, so that the dtype a model is loaded in does not matter. Adapters are left out.
+    Where weights are sharded (FSDP2, ZeRO-3), all processes must ask at once.
     """
     digest = hashlib.sha256()
     for name, value in sorted(decoder.named_parameters()):
         if any(part in name for part in _ADDED):
             continue
         plain = name.replace("base_layer.", "").replace("original_module.", "")
-        sample = value.detach().flatten()[:8].to("cpu", torch.bfloat16).view(torch.int16)
-        digest.update(f"{plain} {tuple(value.shape)} {sample.tolist()}\n".encode())
+        whole = _whole(value)
+        sample = whole.flatten()[:8].to("cpu", torch.bfloat16).view(torch.int16)
+        digest.update(f"{plain} {tuple(whole.shape)} {sample.tolist()}\n".encode())
     return digest.hexdigest()
+
+
+def _whole(value: torch.Tensor) -> torch.Tensor:
+    """A weight, gathered from all processes where each holds a part of it."""
+    from torch.distributed.tensor import DTensor
+
+    if isinstance(value, DTensor):
+        whole: torch.Tensor = value.full_tensor()
+        return whole.detach()
+    if hasattr(value, "ds_id"):
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([value]):
+            return value.detach().clone()
+    return value.detach()

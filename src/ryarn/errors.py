@@ -1,4 +1,4 @@
-"""The two exceptions with a message for the user: bad input, and a model that fails the test."""
+"""The exceptions with a message for the user: bad input, a failed self-test, a failed training."""
 
 
 class UserError(ValueError):
@@ -11,6 +11,13 @@ class UserError(ValueError):
 
 class SelfTestError(RuntimeError):
     """The model does not do what the method needs; the message names the module.
+
+    The command line prints the message alone and exits with code 1.
+    """
+
+
+class TrainingError(RuntimeError):
+    """Training went wrong: the message names the step and the rows, and what is kept.
 
     The command line prints the message alone and exits with code 1.
     """

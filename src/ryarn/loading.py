@@ -21,13 +21,19 @@ from ryarn.rope import (
     switch_yarn,
 )
 from ryarn.runs import ADAPTER
+from ryarn.trust import trusting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 def load(
-    folder: str | Path, *, base: str | None = None, dtype: str = "auto", attention: str = "sdpa"
+    folder: str | Path,
+    *,
+    base: str | None = None,
+    dtype: str = "auto",
+    attention: str = "sdpa",
+    trust_remote_code: bool = False,
 ) -> tuple[Any, Any]:
     """Load an adapter with the base and the YaRN that it was trained for.
 
@@ -36,6 +42,7 @@ def load(
         base: Base model, if it is not where it was in training.
         dtype: auto, float32 or bfloat16.
         attention: transformers' `attn_implementation`.
+        trust_remote_code: Run Python code that comes with the base.
 
     Returns:
         The model (in evaluation mode, adapter on, YaRN at s') and its tokenizer.
@@ -46,9 +53,11 @@ def load(
     path = Path(folder)
     adapter = path / ADAPTER if (path / ADAPTER).is_dir() else path
     contract = Contract.load(adapter)
+    check_adapter(adapter)
     where = {"name": base} if base else {k: getattr(contract.base, k) for k in ("name", "revision")}
     config = build(ModelConfig, {**where, "dtype": dtype, "attention": attention})
-    model, tokenizer = load_model(config)
+    with trusting(trust_remote_code):
+        model, tokenizer = load_model(config)
     return _put_on(model, adapter, contract, contract.eval_factor), tokenizer
 
 
@@ -59,6 +68,21 @@ def _put_on(model: Any, adapter: Path, contract: Contract, eval_factor: float | 
     # Training under the contract needed the word that another scaling may be replaced.
     set_inference_rope(model, eval_factor, replace=True)
     return PeftModel.from_pretrained(model, str(adapter)).eval()
+
+
+def check_adapter(folder: Path) -> None:
+    """Refuse an adapter without safetensors: PEFT would read a pickle, or ask the hub.
+
+    Raises:
+        UserError: It has none.
+    """
+    if not (folder / "adapter_model.safetensors").is_file():
+        pickled = (folder / "adapter_model.bin").is_file()
+        raise UserError(
+            f"{folder}: no adapter_model.safetensors there"
+            + (", only pickled weights, which are not read" if pickled else "")
+            + ": give the folder of an adapter that ryarn trained"
+        )
 
 
 def set_inference_rope(model: Any, eval_factor: float | None, *, replace: bool = False) -> None:
@@ -95,6 +119,7 @@ def find_adapter(recipe: Recipe) -> Contract | None:
             f"{recipe.output}: no trained adapter for method {method.name!r}; run ryarn train first"
         )
     contract = Contract.load(adapter)
+    check_adapter(adapter)
     if contract.method != method.name or contract.train_factor != method.train_factor:
         raise UserError(
             f"{adapter} was trained with method {contract.method!r} (factor "

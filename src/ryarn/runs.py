@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ryarn.checkpoints import last_checkpoint
 from ryarn.config import dump, parse_yaml
+from ryarn.disk import writing
 from ryarn.errors import UserError
 from ryarn.recipe import WITHOUT_EFFECT, Recipe
 
@@ -18,6 +20,7 @@ LOG = "log.jsonl"
 CHECKPOINTS = "checkpoints"
 ADAPTER = "adapter"
 EVALUATION = "evaluation"
+_PARTIAL = ".partial"
 
 
 def check_folder(recipe: Recipe, *, resume: bool) -> Path | None:
@@ -38,7 +41,8 @@ def check_folder(recipe: Recipe, *, resume: bool) -> Path | None:
                 f"output = {str(folder)!r} already holds this run's finished adapter: choose "
                 "another output or delete the folder"
             )
-    elif folder.is_dir() and any(folder.iterdir()):
+    # A kill may come before the recipe, the first file of a run, has its name.
+    elif folder.is_dir() and any(path.name != RECIPE + _PARTIAL for path in folder.iterdir()):
         raise UserError(
             f"output = {str(folder)!r} is not empty and is no run of ryarn: choose another folder"
         )
@@ -115,21 +119,6 @@ def _leaves(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint that was written to its end: the trainer's state is written last."""
-    states = filter(_parses, folder.glob("checkpoint-*/trainer_state.json"))
-    whole = [path.parent for path in states]
-    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
-def _parses(path: Path) -> bool:
-    try:
-        read_json(path)
-    except ValueError:
-        return False
-    return True
-
-
 def save_recipe(recipe: Recipe) -> None:
     """Make the run folder ours: the resolved recipe, every value spelled out."""
     recipe.output.mkdir(parents=True, exist_ok=True)
@@ -143,9 +132,10 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Through a temporary neighbour: a kill leaves the old file or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    partial = path.with_name(path.name + _PARTIAL)
+    with writing(path, "then start the same command again"):
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:

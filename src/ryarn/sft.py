@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from trl import SFTTrainer
+
+from ryarn.faults import GuardedTrainer
 
 
-class LabelledLogitsTrainer(SFTTrainer):
+class LabelledLogitsTrainer(GuardedTrainer):
     """`SFTTrainer` that scores labelled tokens alone where TRL scores them all.
 
     With Triton, TRL's fused head computes logits for labelled tokens alone. Without it (on a CPU)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,20 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ryarn.chat import completion_ids, prompt_ids
+from ryarn.checkpoints import check_loadable, drop_torn, loading
 from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.recipe import Recipe, TrainConfig, recipe_method
 from ryarn.records import Example
-from ryarn.runs import (
-    ADAPTER,
-    CHECKPOINTS,
-    LOG,
-    RUN,
-    check_folder,
-    read_json,
-    save_recipe,
-    write_json,
-)
+from ryarn.runs import CHECKPOINTS, RUN, check_folder, read_json, save_recipe, write_json
 from ryarn.tasks import Task
 from ryarn.tasks.overlap import check_apart
 from ryarn.tasks.registry import make_task
@@ -87,6 +78,8 @@ def train(recipe: Recipe, *, resume: bool = False, callbacks: Sequence[Any] = ()
 
     Raises:
         UserError: Bad input, before the model is loaded wherever it can be seen before.
+        TrainingError: A loss or gradient is not finite; what was trained before is kept.
+        OSError: The disk refuses; what was trained before is kept.
     """
     method = recipe_method(recipe.method)
     if not method.trains:
@@ -96,6 +89,7 @@ def train(recipe: Recipe, *, resume: bool = False, callbacks: Sequence[Any] = ()
 
     from ryarn.loading import check_method
     from ryarn.models import load_model, load_skeleton, load_tokenizer
+    from ryarn.train_files import finish, lacks_held_out, noting_faults
 
     processes = _processes()
     task = make_task(recipe.train.data)
@@ -109,23 +103,24 @@ def train(recipe: Recipe, *, resume: bool = False, callbacks: Sequence[Any] = ()
     held_out = _held_out(task, tokenizer, recipe.train)
     _check_rows(rows, method, recipe.train)
     if checkpoint is not None:
+        check_loadable(checkpoint)
         _check_resumed(recipe, rows, processes.num_processes)
     model, tokenizer = load_model(recipe.model, tokenizer)
     check_method(model, method)
     # Every process has looked at the run folder before the first one writes into it.
     processes.wait_for_everyone()
     trainer = _make_trainer(recipe, method, model, tokenizer, rows, held_out)
+    trainer.args.eval_on_start = held_out is not None and lacks_held_out(checkpoint)
     for callback in callbacks:
         trainer.add_callback(callback)
     if processes.is_main_process:
         save_recipe(recipe)
+        drop_torn(recipe.output / CHECKPOINTS)
     _describe(recipe, rows, held_out, trainer, checkpoint)
-    trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-    adapter = recipe.output / ADAPTER
-    _save(trainer, recipe.output / CHECKPOINTS, adapter)
-    if trainer.is_world_process_zero():
-        _finish(recipe, trainer)
-    return adapter
+    with noting_faults(recipe, trainer):
+        with loading(checkpoint):
+            trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        return finish(recipe, trainer)
 
 
 def _processes() -> Any:
@@ -133,6 +128,9 @@ def _processes() -> Any:
     import torch
     from accelerate import PartialState
 
+    from ryarn.processes import check_launched
+
+    check_launched()
     processes = PartialState(cpu=not torch.cuda.is_available())
     gpus = torch.cuda.device_count()
     if gpus > 1 and processes.num_processes == 1:
@@ -197,6 +195,13 @@ def _check_rows(rows: Rows, method: Method, config: TrainConfig) -> None:
             f"train.max_length = {config.max_length}: none of {rows.dropped} rows fits it; "
             "raise it or make shorter rows"
         )
+    # A label on the first token would have no token before it to be predicted from.
+    bare = [row["id"] for row in rows.rows if all(label == -100 for label in row["labels"][1:])]
+    if bare:
+        raise UserError(
+            f"train.data: {len(bare)} of {len(rows.rows)} rows have no token to learn (the first: "
+            f"{', '.join(repr(key[:80]) for key in bare[:3])}): give every row an answer"
+        )
     if method.curriculum is None:
         return
     first = method.curriculum.spans[0]
@@ -212,21 +217,21 @@ def _check_rows(rows: Rows, method: Method, config: TrainConfig) -> None:
 def _make_trainer(
     recipe: Recipe, method: Method, model: Any, tokenizer: Any, rows: Rows, held_out: Rows | None
 ) -> Any:
-    import torch
     from datasets import Dataset
     from peft import LoraConfig
     from transformers import set_seed
-    from trl import SFTConfig
 
     from ryarn.callback import ExtensionCallback
     from ryarn.rope import extend
     from ryarn.sft import LabelledLogitsTrainer
+    from ryarn.train_files import LogCallback
 
     config = recipe.train
     # LoRA's first weights are drawn before the trainer seeds itself.
     set_seed(recipe.seed)
     extension = extend(model, method, seed=recipe.seed)
     trainer = LabelledLogitsTrainer(
+        rows=rows.rows,
         model=model,
         processing_class=tokenizer,
         train_dataset=Dataset.from_list(rows.rows),
@@ -238,54 +243,46 @@ def _make_trainer(
             target_modules="all-linear",
             task_type="CAUSAL_LM",
         ),
-        args=SFTConfig(
-            output_dir=str(recipe.output / CHECKPOINTS),
-            max_length=None,
-            num_train_epochs=config.epochs,
-            max_steps=config.max_steps or -1,
-            per_device_train_batch_size=config.batch_size,
-            per_device_eval_batch_size=config.batch_size,
-            gradient_accumulation_steps=config.gradient_accumulation,
-            learning_rate=config.learning_rate,
-            lr_scheduler_type="cosine",
-            warmup_steps=config.warmup_ratio,
-            weight_decay=config.weight_decay,
-            bf16=next(model.parameters()).dtype == torch.bfloat16,
-            use_cpu=not torch.cuda.is_available(),
-            activation_checkpointing=config.gradient_checkpointing,
-            eval_strategy="epoch" if held_out else "no",
-            save_steps=config.save_steps,
-            save_total_limit=2,
-            logging_steps=config.log_steps,
-            report_to=config.report_to or "none",
-            dataloader_num_workers=config.workers,
-            # Every adapter takes part in every step.
-            ddp_find_unused_parameters=False,
-            seed=recipe.seed,
-        ),
+        args=_arguments(recipe, model, held_out),
     )
     # First in line, so that every logger after it sees the spans.
     trainer.callback_handler.callbacks.insert(0, ExtensionCallback(extension))
-    trainer.add_callback(_log_callback(recipe.output / LOG))
+    trainer.add_callback(LogCallback(recipe.output))
     return trainer
 
 
-def _log_callback(path: Path) -> Any:
-    """Append each log entry to a JSONL file; after a resume, steps that were undone are dropped."""
-    from transformers import TrainerCallback
+def _arguments(recipe: Recipe, model: Any, held_out: Rows | None) -> Any:
+    import torch
+    from trl import SFTConfig
 
-    class LogCallback(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.is_world_process_zero:
-                kept = [e for e in state.log_history if e["step"] <= state.global_step]
-                path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), "utf-8")
-
-        def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.is_world_process_zero:
-                with path.open("a", encoding="utf-8") as log:
-                    log.write(json.dumps(state.log_history[-1]) + "\n")
-
-    return LogCallback()
+    config = recipe.train
+    return SFTConfig(
+        output_dir=str(recipe.output / CHECKPOINTS),
+        max_length=None,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps or -1,
+        per_device_train_batch_size=config.batch_size,
+        per_device_eval_batch_size=config.batch_size,
+        gradient_accumulation_steps=config.gradient_accumulation,
+        learning_rate=config.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=config.warmup_ratio,
+        weight_decay=config.weight_decay,
+        bf16=next(model.parameters()).dtype == torch.bfloat16,
+        use_cpu=not torch.cuda.is_available(),
+        activation_checkpointing=config.gradient_checkpointing,
+        eval_strategy="epoch" if held_out else "no",
+        save_steps=config.save_steps,
+        save_total_limit=2,
+        logging_steps=config.log_steps,
+        # A step whose loss is no number is not taken at all.
+        logging_nan_inf_filter=False,
+        report_to=config.report_to or "none",
+        dataloader_num_workers=config.workers,
+        # Every adapter takes part in every step.
+        ddp_find_unused_parameters=False,
+        seed=recipe.seed,
+    )
 
 
 def _describe(
@@ -339,31 +336,3 @@ def _description(trainer: Any) -> str:
     callbacks = trainer.callback_handler.callbacks
     extension = next(c.extension for c in callbacks if isinstance(c, ExtensionCallback))
     return str(extension.description)
-
-
-def _save(trainer: Any, checkpoints: Path, adapter: Path) -> None:
-    """Save the adapter, the contract first: its last file must not appear before the contract."""
-    from ryarn.adapter_readme import write_readme
-    from ryarn.contract import Contract
-
-    if trainer.is_world_process_zero():
-        Contract.load(checkpoints).save(adapter)
-    trainer.save_model(str(adapter))
-    if trainer.is_world_process_zero():
-        write_readme(adapter)
-
-
-def _finish(recipe: Recipe, trainer: Any) -> None:
-    history = trainer.state.log_history
-    # The trainer's own mean leaves out the steps before a resume.
-    losses = [entry["loss"] for entry in history if "loss" in entry]
-    held_out = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
-    run = read_json(recipe.output / RUN)
-    run |= {
-        "status": "finished",
-        "steps": trainer.state.global_step,
-        "train_loss": statistics.fmean(losses) if losses else None,
-        "train_seconds": history[-1]["train_runtime"],
-        "held_out_loss": held_out[-1] if held_out else None,
-    }
-    write_json(recipe.output / RUN, run)
