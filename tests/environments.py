@@ -1,4 +1,4 @@
-"""Other Python environments that slow tests ask: `make serve-env` and `make transformers4-env`."""
+"""Other Python environments that slow tests ask: `make serve-env`, `make transformers4-env`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,22 @@ def python_of(name: str) -> str:
     It lies in `.venv-NAME`, or where the variable RYARN_NAME_PYTHON says.
     """
     there = os.environ.get(
-        f"RYARN_{name.upper()}_PYTHON", ROOT / f".venv-{name}" / "bin" / "python"
+        f"RYARN_{name.upper().replace('-', '_')}_PYTHON", ROOT / f".venv-{name}" / "bin" / "python"
     )
     if not Path(there).exists():
         pytest.skip(f"make {name}-env")
     return str(there)
 
 
-def run_in(name: str, script: Path, *arguments: Path) -> str:
+def run_in(name: str, script: Path, *arguments: Path | str) -> str:
     """Run a script there; what it printed."""
-    command = [python_of(name), str(script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
+    python = python_of(name)
+    command = [python, str(script), *map(str, arguments)]
+    # Some trainers start others of their environment's commands.
+    path = f"{Path(python).parent}{os.pathsep}{os.environ['PATH']}"
+    offline = {"HF_HUB_OFFLINE": "1", "AXOLOTL_DO_NOT_TRACK": "1", "PATH": path}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=1800, env=os.environ | offline
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout

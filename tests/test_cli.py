@@ -13,6 +13,7 @@ import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from ryarn import loading, models, tiny
+from ryarn.checkpoints import seal
 from ryarn.evaluate import evaluate
 from ryarn.recipe import load_recipe
 from ryarn.report.tables import DASH
@@ -207,6 +208,7 @@ def test_an_interrupted_run_is_resumed_on_request_alone(recipe: Path, refused: R
     checkpoint = run / "checkpoints" / "checkpoint-7"
     checkpoint.mkdir(parents=True)
     (checkpoint / "trainer_state.json").write_text("{}")
+    seal(checkpoint)
     from ryarn.runs import save_recipe
 
     save_recipe(resolved)

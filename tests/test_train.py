@@ -26,7 +26,6 @@ from ryarn.evaluate import Budget, run_evaluation
 from ryarn.recipe import Recipe, TrainConfig, load_recipe
 from ryarn.records import read_jsonl
 from ryarn.rope.remap import Remapper
-from ryarn.runs import last_checkpoint
 from ryarn.tasks.registry import make_task
 from ryarn.train import _held_out, encode, train
 from tiny_run import command, make_recipe, write_recipe, write_rows
@@ -215,17 +214,6 @@ def test_five_steps_and_a_kill_and_a_resume_are_ten_steps(
         mean = statistics.fmean(entry["loss"] for entry in one)
         assert run_info(recipe)["train_loss"] == pytest.approx(mean, abs=1e-6)
     assert run_info(killed)["resumed_from"] == "checkpoint-5"
-
-
-def test_a_checkpoint_that_a_kill_left_half_made_is_passed_over(tmp_path: Path) -> None:
-    for step, text in ((5, "{}"), (10, "{}"), (15, '{"glob'), (20, None)):
-        folder = tmp_path / f"checkpoint-{step}"
-        folder.mkdir()
-        if text is not None:
-            (folder / "trainer_state.json").write_text(text)
-    found = last_checkpoint(tmp_path)
-    assert found is not None
-    assert found.name == "checkpoint-10"
 
 
 # Where there are fewer cores than workers.

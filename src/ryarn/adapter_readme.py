@@ -7,11 +7,16 @@ from pathlib import Path
 from ryarn.contract import Contract
 
 
-def write_readme(folder: Path) -> None:
-    """Write `README.md` over the one that PEFT leaves, from the folder's contract."""
+def write_readme(folder: Path, final: Path) -> None:
+    """Write `README.md` over the one that PEFT leaves, from the folder's contract.
+
+    Args:
+        folder: Where the adapter lies now.
+        final: Where it will lie.
+    """
     contract = Contract.load(folder)
-    name = folder.as_posix()
-    run = folder.parent.as_posix() if folder.name == "adapter" else name
+    name = final.as_posix()
+    run = final.parent.as_posix() if final.name == "adapter" else name
     if contract.eval_factor is None:
         rope = "It runs on the base's own RoPE."
     else:

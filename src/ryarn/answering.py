@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ryarn.backends import Backend
-from ryarn.backends.config import OpenAIConfig
+from ryarn.backends.config import OpenAIConfig, VllmConfig
 from ryarn.errors import UserError
 from ryarn.recipe import WITHOUT_EFFECT, Recipe, recipe_method
 from ryarn.runs import ADAPTER, check_trained
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 NOT_OURS = "the server's own: not verified"
 """What the manifest says of a served model's RoPE: the recipe's method is a label there."""
+
+VERIFIED = "the engine's live cos and sin, compared with those of the method"
+"""What the manifest says of the RoPE in vLLM."""
+VLLM_LOG = "vllm.log"
+"""What vLLM printed, in the run folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,14 @@ def check_answerer(recipe: Recipe) -> None:
 
         check_installed()
         return
+    if isinstance(recipe.evaluate.backend, VllmConfig):
+        from ryarn.backends.vllm import check_installed as check_vllm
+        from ryarn.export.engine import check_source
+
+        check_source(recipe, recipe.evaluate.backend.model)
+        check_vllm(recipe.evaluate.backend)
+        if not (recipe.output / ADAPTER).is_dir():
+            return  # the export says what it was made from
     from ryarn.loading import find_adapter
 
     find_adapter(recipe)
@@ -61,6 +74,8 @@ def make_answerer(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Answere
     """
     if isinstance(recipe.evaluate.backend, OpenAIConfig):
         return _served(recipe, recipe.evaluate.backend, tokenizer)
+    if isinstance(recipe.evaluate.backend, VllmConfig):
+        return _vllm(recipe, recipe.evaluate.backend, tokenizer)
     return _local(recipe, tokenizer)
 
 
@@ -79,6 +94,40 @@ def _local(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> Answerer:
             "method": recipe.method.model_dump(mode="json"),
             "train": _training(recipe),
             "adapter": _adapter_hash(recipe.output / ADAPTER),
+        },
+    )
+
+
+def _vllm(recipe: Recipe, config: VllmConfig, tokenizer: PreTrainedTokenizerBase) -> Answerer:
+    from ryarn.backends.reading import Reader, all_ends
+    from ryarn.backends.vllm import VllmBackend
+    from ryarn.export.engine import plan_engine
+    from ryarn.export.live import check_live
+
+    plan = plan_engine(recipe, config.model)
+    backend = VllmBackend(config, plan.engine, plan.wanted.positions, recipe.output / VLLM_LOG)
+    try:
+        check_live(backend.ropes, plan.wanted)
+    except UserError:
+        backend.close()
+        raise
+    ends = all_ends(plan.shipped, tokenizer)
+    backend.read_with(Reader(tokenizer, ends), ends)
+    method = recipe_method(recipe.method)
+    return Answerer(
+        backend,
+        plan.engine.window,
+        {
+            "train_factor": method.train_factor,
+            "eval_factor": method.eval_factor,
+            "original_length": plan.original_length,
+            "model": recipe.model.model_dump(mode="json"),
+            "dtype": plan.engine.dtype,
+            "method": recipe.method.model_dump(mode="json"),
+            "train": _training(recipe),
+            **{key: plan.export.get(key) for key in ("form", "adapter", "base")},
+            "engine": {**backend.versions, "options": config.options},
+            "rope": VERIFIED,
         },
     )
 

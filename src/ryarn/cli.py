@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ryarn.errors import SelfTestError, UserError
+from ryarn.errors import SelfTestError, TrainingError, UserError
+from ryarn.options import Overrides, RecipeFile, RemoteCode
+from ryarn.trust import trusting
 
 app = typer.Typer(
     help="Randomized YaRN: teach a language model to reason over long contexts from short rows.",
@@ -19,12 +21,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a YAML file.", metavar="RECIPE.yaml")]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(help="Changes to it, e.g. train.epochs=1", metavar="[KEY=VALUE ...]"),
-]
-
 
 @app.command()
 def train(
@@ -33,6 +29,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint of the run folder.")
     ] = False,
+    trust_remote_code: RemoteCode = False,
 ) -> None:
     """Train a LoRA adapter on short rows, under one method.
 
@@ -51,7 +48,9 @@ def train(
 
 
 @app.command()
-def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
+def evaluate(
+    recipe: RecipeFile, overrides: Overrides = None, trust_remote_code: RemoteCode = False
+) -> None:
     """Answer and score the recipe's evaluation rows.
 
     A killed run goes on where it was.
@@ -71,7 +70,7 @@ def evaluate(recipe: RecipeFile, overrides: Overrides = None) -> None:
     from ryarn.report.stage import load_runs
     from ryarn.report.tables import one_run
 
-    Console().print(one_run(build_report(load_runs([checked.output]))))
+    Console(markup=False).print(one_run(build_report(load_runs([checked.output]))))
     typer.echo(f"scores in {checked.output}; next: ryarn report {checked.output}")
     failed = failures(folder)
     if failed is not None:
@@ -99,7 +98,7 @@ def report(
     from ryarn.report.stage import report as run
     from ryarn.report.tables import terminal
 
-    console = Console()
+    console = Console(markup=False)
     for table in terminal(run(runs, out, reference)):
         console.print(table)
     typer.echo(f"report in {out}; open {out / 'report.html'}")
@@ -142,7 +141,7 @@ def compare(
         from ryarn.compare.forecast import forecast, table
 
         seen = forecast(grid, processes=processes)
-        Console().print(table(seen))
+        Console(markup=False).print(table(seen))
         typer.echo("\n".join(["", *seen.notes]))
         return
     from ryarn.compare.stage import compare as run
@@ -159,7 +158,7 @@ def compare(
 
         from ryarn.report.tables import grid_terminal
 
-        Console().print(grid_terminal(outcome.tasks))
+        Console(markup=False).print(grid_terminal(outcome.tasks))
         typer.echo(f"report in {outcome.report}; open {outcome.report / 'report.html'}")
     if outcome.failed:
         raise typer.Exit(1)
@@ -190,7 +189,7 @@ def tune(
         from ryarn.tune.outlook import forecast, forecast_table
 
         seen = forecast(checked)
-        Console().print(forecast_table(checked, seen))
+        Console(markup=False).print(forecast_table(checked, seen))
         typer.echo("\n".join(["", *seen.notes]))
         return
     from ryarn.tune.stage import tune as run
@@ -204,7 +203,7 @@ def tune(
     for name, reason in outcome.failed.items():
         typer.echo(f"failed: {name}: {reason}", err=True)
     for table in terminal(checked, outcome):
-        Console().print(table, "")
+        Console(markup=False).print(table, "")
     typer.echo("\n".join(sentences(checked, outcome)))
     typer.echo(f"chosen in {checked.output}; next: ryarn train {checked.output / 'tuned.yaml'}")
     if outcome.failed:
@@ -231,6 +230,7 @@ def data(
     window: Annotated[
         int | None, typer.Option(help="Name the rows that don't fit into so many tokens.")
     ] = None,
+    trust_remote_code: RemoteCode = False,
 ) -> None:
     """Write a task's rows to a JSONL file.
 
@@ -303,6 +303,7 @@ def export(
     gguf_from: Annotated[
         Path | None, typer.Option(help="Set YaRN in a copy of this GGUF file; needs no run.")
     ] = None,
+    trust_remote_code: RemoteCode = False,
 ) -> None:
     """Write what was trained in a form that runs without ryarn, and check that it is the same.
 
@@ -334,6 +335,24 @@ def export(
 
 
 @app.command()
+def plan(
+    recipe: RecipeFile,
+    overrides: Overrides = None,
+    target: Annotated[int | None, typer.Option(help="Length to reach, in tokens.")] = None,
+    memory: Annotated[str | None, typer.Option(help="An accelerator's, e.g. 24GB.")] = None,
+    probe: Annotated[bool, typer.Option("--probe", help="Time two steps of the model.")] = False,
+    trust_remote_code: RemoteCode = False,
+) -> None:
+    """Say what a recipe will do, before any model is loaded.
+
+    Example: ryarn plan recipes/smollm2-babilong.yaml --target 16384
+    """
+    from ryarn.plan.stage import run
+
+    raise typer.Exit(run(recipe, overrides or [], target=target, memory=memory, probe=probe))
+
+
+@app.command()
 def doctor(
     model: Annotated[
         str,
@@ -342,6 +361,7 @@ def doctor(
             metavar="MODEL_OR_ADAPTER",
         ),
     ],
+    trust_remote_code: RemoteCode = False,
 ) -> None:
     """Say which RoPE is live in a model, and whether its config says the same.
 
@@ -353,7 +373,7 @@ def doctor(
     from ryarn.doctor.stage import doctor as run
 
     found = run(model)
-    Console().print(table(found))
+    Console(markup=False).print(table(found))
     typer.echo("\n".join(lines(found)))
     if not found.passed:
         raise typer.Exit(1)
@@ -363,13 +383,14 @@ def main() -> None:
     """Run the command line.
 
     Bad input and a disk that refuses are one sentence on stderr and exit code 2; a model that fails
-    the self-test is one, too, and exit code 1.
+    the self-test and a training that went wrong are one, too, and exit code 1.
     """
     # The libraries' notes to each other about names that will go.
     warnings.filterwarnings("ignore", category=FutureWarning)
     try:
-        app()
-    except (UserError, SelfTestError) as error:
+        with trusting(False):
+            app()
+    except (UserError, SelfTestError, TrainingError) as error:
         typer.echo(f"ryarn: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else 1)
     except OSError as error:

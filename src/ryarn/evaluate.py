@@ -15,6 +15,7 @@ import numpy as np
 from ryarn.answering import check_answerer, make_answerer
 from ryarn.backends import Backend, Prompt
 from ryarn.chat import prompt_ids
+from ryarn.disk import writing
 from ryarn.errors import UserError
 from ryarn.recipe import Recipe, recipe_method
 from ryarn.records import Completion, Example, Score, read_jsonl, write_jsonl
@@ -191,7 +192,9 @@ def run_evaluation(
     done = {key: c for key, c in _known(folder / COMPLETIONS).items() if c.finish != FAILED}
     reused = len(done)
     waiting = [row for row in rows if row.id not in done]
-    with (folder / COMPLETIONS).open("a", encoding="utf-8") as out:
+    path = folder / COMPLETIONS
+    after = "then start the same command again: it goes on where it was"
+    with writing(path, after), path.open("a", encoding="utf-8") as out:
         for completion in _complete(waiting, backend, tokenizer, budget):
             out.write(json.dumps(asdict(completion), ensure_ascii=False) + "\n")
             out.flush()

@@ -99,7 +99,8 @@ class EvaluateConfig(Config):
 
     data: TaskConfig
     backend: BackendConfig = HfConfig()
-    """What answers: `hf`, transformers in this process, or `{name: openai, base_url: ...}`."""
+    """What answers: `hf`, transformers in this process, `{name: openai, base_url: ...}`, or
+    `{name: vllm, model: ...}`."""
     max_new_tokens: PositiveInt = 20
     batch_tokens: PositiveInt = 8192
     """Prompt tokens held at once: rows of like length are batched up to this many."""

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ryarn.disk import writing
 from ryarn.errors import UserError
 
 Message = dict[str, str]
@@ -137,12 +138,13 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     Returns:
         How many rows were written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     count = 0
-    with partial.open("w", encoding="utf-8") as out:
-        for row in rows:
-            out.write(json.dumps(row, ensure_ascii=False) + "\n")
-            count += 1
-    partial.replace(path)
+    with writing(path, "then start the same command again"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("w", encoding="utf-8") as out:
+            for row in rows:
+                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                count += 1
+        partial.replace(path)
     return count

@@ -64,7 +64,7 @@ def test_what_can_not_be_is_refused_in_a_sentence(tmp_path, changes, sentence):
 
 
 def test_a_backend_without_a_name_is_asked_for_it(tmp_path):
-    with pytest.raises(UserError, match="say which by `name`: hf or openai"):
+    with pytest.raises(UserError, match="say which by `name`: hf, openai or vllm"):
         make_recipe(tmp_path, "evaluate.backend={model: m}")
 
 
@@ -115,3 +115,18 @@ def test_a_comparison_does_not_go_with_a_server(tmp_path):
         check_cells(build(GridRecipe, grid))
     grid["methods"]["lora"] = {"evaluate": {"backend": "hf"}}
     check_cells(build(GridRecipe, grid))
+
+
+def vllm(folder, **keys):
+    section = yaml.safe_dump({"name": "vllm", "model": "exported", **keys}, default_flow_style=True)
+    return make_recipe(folder, f"evaluate.backend={section}").evaluate.backend
+
+
+def test_vllm_takes_further_arguments_but_none_that_is_set_already(tmp_path):
+    backend = vllm(tmp_path, tensor_parallel=2, options={"gpu_memory_utilization": 0.8})
+    assert (backend.model, backend.tensor_parallel) == ("exported", 2)
+    for taken in ("max_model_len", "hf_overrides", "enable_lora", "seed", "tensor_parallel_size"):
+        with pytest.raises(UserError, match=f"options.{taken} is set by recipe and export"):
+            vllm(tmp_path, options={taken: 1})
+    with pytest.raises(UserError, match="tensor_parallel = 0"):
+        vllm(tmp_path, tensor_parallel=0)

@@ -74,6 +74,38 @@ class OpenAIConfig(Config):
         return self
 
 
+SET_BY_RYARN = frozenset(
+    {
+        *("model", "revision", "tokenizer", "dtype", "max_model_len", "seed", "generation_config"),
+        *("tensor_parallel_size", "worker_extension_cls", "enable_lora", "max_lora_rank"),
+        *("hf_overrides", "rope_scaling", "rope_theta"),
+    }
+)
+"""Arguments of `vllm.LLM` that the recipe's other keys, the export or the comparison decide."""
+
+
+class VllmConfig(Config):
+    """vLLM on this machine, in a process of its own."""
+
+    name: Literal["vllm"] = "vllm"
+    model: str | None = None
+    """Folder that `ryarn export` made from the run, merged or `--unmerged`; null for a method that
+    trains nothing, whose base is taken as it is."""
+    python: str | None = None
+    """Python of the environment that has vLLM; null is the one that runs ryarn."""
+    tensor_parallel: PositiveInt = 1
+    """GPUs that the model is split over."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of `vllm.LLM`, e.g. `{gpu_memory_utilization: 0.8}`."""
+
+    @model_validator(mode="after")
+    def _nothing_said_twice(self) -> Self:
+        taken = sorted(SET_BY_RYARN & set(self.options))
+        if taken:
+            raise ValueError(f"options.{taken[0]} is set by recipe and export: leave it out")
+        return self
+
+
 def _section(value: Any) -> Any:
     """`hf` is short for `{name: hf}`; a key is refused before any message can show it."""
     section = {"name": value} if isinstance(value, str) else value
@@ -84,7 +116,7 @@ def _section(value: Any) -> Any:
             SECRET, f"no key belongs in a recipe: put it into the environment variable {KEY}"
         )
     if "name" not in section:
-        raise ValueError("say which by `name`: hf or openai")
+        raise ValueError("say which by `name`: hf, openai or vllm")
     return section
 
 
@@ -94,6 +126,7 @@ def _names_a_secret(key: str) -> bool:
 
 
 BackendConfig = Annotated[
-    Annotated[HfConfig | OpenAIConfig, Field(discriminator="name")], BeforeValidator(_section)
+    Annotated[HfConfig | OpenAIConfig | VllmConfig, Field(discriminator="name")],
+    BeforeValidator(_section),
 ]
 """A recipe's `evaluate.backend`: its `name` says which."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig
 
 from ryarn.backends import Generated, Prompt
-from ryarn.chat import end_of_turn, render_prompt
-from ryarn.thinking import OPEN, THINKING, is_open
+from ryarn.backends.reading import Reader, end_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -77,24 +75,8 @@ class HfBackend:
                 attention_mask=mask.to(device),
                 generation_config=config,
             )
-        return [self._read(row, ends) for row in output[:, longest:].tolist()]
-
-    def _read(self, ids: list[int], ends: set[int]) -> Generated:
-        end = next((i for i, token in enumerate(ids) if token in ends), None)
-        text = self._tokenizer.decode(ids[:end], skip_special_tokens=True)
-        assert isinstance(text, str)
-        # The marks of a thinking block may be special tokens.
-        if is_open(f"{self._opening}{self._tokenizer.decode(ids[:end])}"):
-            return Generated(text, THINKING)
-        return Generated(text, "length" if end is None else "stop")
-
-    @cached_property
-    def _opening(self) -> str:
-        """What begins a thinking block, where the chat template does: answers lack it then."""
-        if not self._tokenizer.chat_template:
-            return ""
-        prompt = render_prompt(self._tokenizer, [{"role": "user", "content": "?"}])
-        return OPEN if is_open(prompt) else ""
+        reader = Reader(self._tokenizer, ends)
+        return [reader.read(row) for row in output[:, longest:].tolist()]
 
 
 def batches(prompts: Sequence[Prompt], batch_tokens: int) -> Iterator[list[Prompt]]:
@@ -112,18 +94,6 @@ def batches(prompts: Sequence[Prompt], batch_tokens: int) -> Iterator[list[Promp
         batch.append(prompt)
     if batch:
         yield batch
-
-
-def end_ids(model: Any, tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Tokens that end an answer: of the model's generation settings, tokenizer and chat template.
-
-    The template's is the one that training targets end with.
-    """
-    shipped = model.generation_config.eos_token_id
-    ids = [*(shipped if isinstance(shipped, list) else [shipped]), tokenizer.eos_token_id]
-    if tokenizer.chat_template:
-        ids.append(end_of_turn(tokenizer))
-    return {int(i) for i in ids if i is not None}
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, model_validator
 
-from ryarn.backends.config import OpenAIConfig
+from ryarn.backends.config import HfConfig
 from ryarn.config import Config, build, load
 from ryarn.errors import UserError
 from ryarn.paper.numbers import STATED, nearest
@@ -300,9 +300,10 @@ def _cell(
         recipe_method(recipe.method)
     except UserError as error:
         raise UserError(f"{where}: {error}") from error
-    if isinstance(recipe.evaluate.backend, OpenAIConfig):
+    if not isinstance(recipe.evaluate.backend, HfConfig):
         raise UserError(
-            f"{where}: evaluate.backend = 'openai' does not go with a comparison, which answers "
+            f"{where}: evaluate.backend = {recipe.evaluate.backend.name!r} does not go with a "
+            "comparison, which answers "
             "with the models that it trains itself: evaluate each served model with ryarn "
             "evaluate, then set them side by side with ryarn report"
         )

@@ -20,12 +20,13 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from ryarn.checkpoints import last_checkpoint
 from ryarn.compare.cells import ERROR, OUTPUT, TIMES, check_owner, is_done, is_trained
 from ryarn.compare.grid import Cell
-from ryarn.errors import SelfTestError, UserError
+from ryarn.errors import SelfTestError, TrainingError, UserError
 from ryarn.evaluate import COMPLETIONS
 from ryarn.recipe import Recipe
-from ryarn.runs import CHECKPOINTS, EVALUATION, last_checkpoint, read_json, save_recipe, write_json
+from ryarn.runs import CHECKPOINTS, EVALUATION, read_json, save_recipe, write_json
 
 _LIBRARIES = ("datasets", "peft", "trl", "ryarn.callback", "ryarn.loading", "ryarn.rope")
 """What every cell needs: loaded before the first one, so that its time is its own."""
@@ -273,7 +274,7 @@ def attempt(cell: Cell, run: Callable[[Cell], None] | None = None) -> str | None
         _print_to(folder / OUTPUT)
         (folder / ERROR).unlink(missing_ok=True)
         (run or run_cell)(cell)
-    except (UserError, SelfTestError) as error:
+    except (UserError, SelfTestError, TrainingError) as error:
         return str(error)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -14,6 +14,7 @@ import torch
 from ryarn.errors import SelfTestError
 from ryarn.export import probe
 from ryarn.export.served import Served
+from ryarn.trust import is_trusted
 
 REFERENCE, ANSWER = "reference.npz", "answer.npz"
 _TOKENS, _STRETCHES = 64, 4
@@ -119,6 +120,7 @@ def ask_new_process(folder: Path) -> None:
         "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
     arguments = [probe.__file__, *map(str, (folder, folder / REFERENCE, folder / ANSWER))]
+    arguments += ["--trust-remote-code"] if is_trusted() else []
     run = subprocess.run(
         [sys.executable, "-I", "-c", program, *arguments], capture_output=True, text=True
     )

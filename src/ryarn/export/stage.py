@@ -16,7 +16,15 @@ from ryarn.export.card import Card, write_card
 from ryarn.export.check import TOLERANCE, Row, check, write_reference
 from ryarn.export.gguf_keys import check_model, check_type
 from ryarn.export.gguf_tokenizer import Words, read_words
-from ryarn.export.served import Served, choose_factor, engine_notes, read_served
+from ryarn.export.served import (
+    Served,
+    choose_factor,
+    engine_notes,
+    read_served,
+    serve_line,
+    vllm_here,
+    vllm_refusal,
+)
 from ryarn.export.target import MANIFEST, Target, claim
 from ryarn.loading import load, set_inference_rope
 from ryarn.models import load_tokenizer, model_files, resolve_dtype
@@ -39,6 +47,7 @@ class Exported:
         tolerance: What each difference was allowed to be.
         served: The RoPE it has.
         notes: Engines that would serve something else, and the like, a sentence each.
+        serve: How vLLM serves it, or why the release that is installed here can't; empty for GGUF.
         again: It was there already, and nothing was done.
     """
 
@@ -47,6 +56,7 @@ class Exported:
     tolerance: float
     served: Served
     notes: tuple[str, ...]
+    serve: str = ""
     again: bool = False
 
 
@@ -117,7 +127,9 @@ def export(
     )
     write_card(target.partial, card, rows)
     (target.partial / _SERVED).unlink()
-    target.finish({"served": asdict(served), "check": [asdict(row) for row in rows]})
+    trained = {key: getattr(job.contract, key) for key in ("method", "train_factor")}
+    facts = {"trained": trained, "served": asdict(served), "check": [asdict(row) for row in rows]}
+    target.finish(facts)
     return _outcome(job, target, served, rows)
 
 
@@ -243,15 +255,28 @@ def report_lines(exported: Exported) -> list[str]:
         lines = ["every tensor was read back; transformers can't run this file to compare logits"]
     lines += [f"note: {note}" for note in exported.notes]
     made = "is there already" if exported.again else "written"
-    return [*lines, f"{exported.folder} {made}: {served.scaling}, window {served.window}"]
+    lines.append(f"{exported.folder} {made}: {served.scaling}, window {served.window}")
+    return [*lines, *([exported.serve] if exported.serve else [])]
 
 
 def _outcome(
     job: _Job, target: Target, served: Served, rows: Sequence[Row], *, again: bool = False
 ) -> Exported:
-    return Exported(
-        target.folder, tuple(rows), TOLERANCE[job.stored], served, _notes(job, served), again=again
-    )
+    allowed, notes, serve = TOLERANCE[job.stored], _notes(job, served), _serve(job, target, served)
+    return Exported(target.folder, tuple(rows), allowed, served, notes, serve, again)
+
+
+def _serve(job: _Job, target: Target, served: Served) -> str:
+    if job.is_gguf:
+        return ""
+    here = vllm_here()
+    kind = job.contract.base.model_type
+    refusal = here and vllm_refusal(here, versions()["transformers"], kind, served)
+    if refusal:
+        return f"not for the vLLM installed here: {refusal}"
+    rank = int(read_json(job.adapter / "adapter_config.json")["r"])
+    line = serve_line(target.folder, job.form, job.stored, served.window, rank)
+    return f"serve it: {line}" + (f" (vLLM {here})" if here else "")
 
 
 def _notes(job: _Job, served: Served) -> tuple[str, ...]:

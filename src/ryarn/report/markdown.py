@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,15 +31,15 @@ def markdown(
     """
     several = len(reports) > 1
     parts = [
-        f"# {title(reports)}",
-        *(f"- {line}" for line in about),
+        f"# {plain(title(reports))}",
+        *(f"- {plain(line)}" for line in about),
         _summary(reports),
-        tables.summary_note(reports),
+        plain(tables.summary_note(reports)),
         "![Score against length, one line a method](report.png)",
         *_paper(stated),
     ]
     for report in reports:
-        parts += [f"# {report.task}"] if several else []
+        parts += [f"# {plain(report.task)}"] if several else []
         parts += _task(report)
     parts += ["## How the numbers are made", *(f"- {line}" for line in tables.HOW)]
     return "\n\n".join(parts).replace("\n\n- ", "\n- ") + "\n"
@@ -48,17 +49,20 @@ def _paper(stated: PaperTable | None) -> list[str]:
     if stated is None:
         return []
     lines = [table(HEADER, stated.cells)] if stated.lines else []
-    notes = (f"- {note}" for note in stated.notes)
-    return [f"## Beside the paper: {stated.rows}", *lines, *notes]
+    notes = (f"- {plain(note)}" for note in stated.notes)
+    return [f"## Beside the paper: {plain(stated.rows)}", *lines, *notes]
+
+
+def plain(text: str) -> str:
+    """Text of one line in which no HTML, code, link, image or table cell can begin or end."""
+    line = html.escape(" ".join(text.split()), quote=False)
+    return line.replace("|", "&#124;").replace("`", "&#96;").replace("](", "]&#40;")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table; nothing in a cell can break it."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line) + " |"
-        for line in lines
-    )
+    return "\n".join("| " + " | ".join(map(plain, line)) + " |" for line in lines)
 
 
 def _summary(reports: Sequence[Report]) -> str:
@@ -81,9 +85,9 @@ def _task(report: Report) -> list[str]:
     scores = [tables.score_row(report, method) for method in report.methods]
     parts = [
         "## Scores with 95% intervals",
-        f"Score: `{report.rule}`, percent [95% interval]. {tables.lengths(report)}",
+        f"Score: `{plain(report.rule)}`, percent [95% interval]. {plain(tables.lengths(report))}",
         table(tables.score_header(report), scores),
-        *(f"- {note}" for note in report.notes),
+        *(f"- {plain(note)}" for note in report.notes),
     ]
     for name, comparisons in (("OOD average", report.averages), ("bin by bin", report.by_bin)):
         if comparisons:
@@ -98,7 +102,7 @@ def _task(report: Report) -> list[str]:
     for rule in tables.other_rules(report):
         header = tables.score_header(report)[: 1 + len(report.bins)]
         rows = [tables.score_row(report, method, rule) for method in report.methods]
-        parts += [f"## Beside it: `{rule}`", table(header, rows)]
+        parts += [f"## Beside it: `{plain(rule)}`", table(header, rows)]
     shared, (header, *rows) = settings(report)
     parts += ["## Settings", table(["the same for all", ""], shared), table(header, rows)]
     return parts

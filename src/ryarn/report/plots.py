@@ -69,7 +69,8 @@ def score_by_length(reports: Sequence[Report]) -> Figure:
     base's original length are marked.
     """
     styles = _styles(reports)
-    with mpl.rc_context({"font.size": 10, "svg.hashsalt": "ryarn"}):
+    # A label may have dollar signs of its own.
+    with mpl.rc_context({"font.size": 10, "svg.hashsalt": "ryarn", "text.parse_math": False}):
         height = 0.75 + PANEL * len(reports)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)

@@ -226,7 +226,9 @@ def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise UserError(
             f"count_with = {name!r}: no tokenizer loads from there; this needs the Hugging Face "

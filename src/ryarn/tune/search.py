@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AllowInfNan, Field, PositiveInt, Strict
 
-from ryarn.backends.config import OpenAIConfig
+from ryarn.backends.config import HfConfig
 from ryarn.compare.grid import Section, Seed, merge
 from ryarn.config import Config, build, load
 from ryarn.errors import UserError
@@ -212,10 +212,10 @@ def check_tune(recipe: TuneRecipe) -> None:
         )
     if recipe.method.name not in METHODS:
         make_method(recipe.method.name)  # says which there are
-    if isinstance(recipe.evaluate.backend, OpenAIConfig):
+    if not isinstance(recipe.evaluate.backend, HfConfig):
         raise UserError(
-            "evaluate.backend = 'openai': trials are answered by the models that they train; leave "
-            "it out"
+            f"evaluate.backend = {recipe.evaluate.backend.name!r}: trials are answered by the "
+            "models that they train; leave it out"
         )
     searched = spaces(recipe)
     for key in searched:
