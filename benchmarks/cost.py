@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter, process_time
 from typing import Any
 
@@ -140,7 +141,7 @@ def measure(shape: Shape, length: int, pairs: int) -> Cost:
     clock = _TurnAbout(extension, method)
     rows = make_rows(2 * (pairs + WARM_UP), length, shape.vocabulary)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(LabelledLogitsTrainer, model, rows, folder)
+        trainer = make_trainer(partial(LabelledLogitsTrainer, rows=rows), model, rows, folder)
         trainer.add_callback(clock)
         trainer.train()
     without, drawn, busy_without, busy_drawn, spent = (

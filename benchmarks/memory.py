@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
+from typing import Any
 
 STEPS = 3
 LENGTH = 512
@@ -60,6 +61,7 @@ def _peak() -> float:
 def _train(kind: str) -> Peak:
     """The child's part: everything is imported before the first look, whatever the kind."""
     from dataclasses import replace
+    from functools import partial
 
     from trl import SFTTrainer
 
@@ -73,7 +75,9 @@ def _train(kind: str) -> Peak:
     rows = make_rows(STEPS, LENGTH, shape.vocabulary)
     imports = _peak()
     model = make_model(shape)
-    trainer_class = LabelledLogitsTrainer if kind == "ryarn" else SFTTrainer
+    trainer_class: Any = (
+        partial(LabelledLogitsTrainer, rows=rows) if kind == "ryarn" else SFTTrainer
+    )
     with tempfile.TemporaryDirectory() as folder:
         if kind == "trl":
             trainer = make_trainer(trainer_class, model, rows, folder)

@@ -80,7 +80,7 @@ def make_trainer(kind: Any, model: Any, rows: list[dict[str, list[int]]], folder
     """LoRA on all linear layers, a step a row, and nothing of ryarn but what `kind` is.
 
     Args:
-        kind: trl's SFTTrainer or a class made from it.
+        kind: trl's SFTTrainer or what is made from it.
         model: What to train.
         rows: One a step.
         folder: For what the trainer writes.

@@ -166,7 +166,7 @@ def test_a_run_without_yarn_is_exported_without_it(make: Make, tmp_path: Path) -
     assert config.rope_parameters["rope_type"] == "default"
     assert config.max_position_embeddings == WINDOW
     assert "rope_scaling" not in json.loads((out.folder / "config.json").read_text())
-    assert report_lines(out)[-1] == f"{out.folder} written: plain RoPE, window {WINDOW}"
+    assert report_lines(out)[-2] == f"{out.folder} written: plain RoPE, window {WINDOW}"
 
 
 LLAMA3 = {
@@ -189,7 +189,7 @@ def test_another_scaling_of_the_base_is_kept_or_replaced(
         # transformers 4 reads these, which the base's own file leaves out.
         assert {**written["rope_scaling"], "rope_theta": written["rope_theta"]} == LLAMA3
         assert written["max_position_embeddings"] == WINDOW
-        assert "the base's llama3 RoPE" in report_lines(out)[-1]
+        assert "the base's llama3 RoPE" in report_lines(out)[-2]
     else:
         assert written["rope_scaling"] == {
             **{"rope_type": "yarn", "factor": 4.0},
@@ -341,7 +341,7 @@ def test_the_same_export_again_does_nothing(
     again = export(run, tmp_path / "out")
     assert again == replace(first, again=True)
     assert {path: path.stat().st_mtime_ns for path in first.folder.iterdir()} == before
-    assert "is there already" in report_lines(again)[-1]
+    assert "is there already" in report_lines(again)[-2]
 
 
 @pytest.mark.parametrize("change", [{"factor": 8.0}, {"form": "unmerged"}])

@@ -83,16 +83,17 @@ class Tape:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.documents: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = []
-        draw = Remapper._document_draw
+        draw = Remapper._group_draw
 
-        def record(remapper: Remapper, tokens: Any) -> Any:
-            positions = draw(remapper, tokens)
+        def record(remapper: Remapper, documents: Any) -> Any:
+            [tokens] = documents
+            positions = draw(remapper, documents)
             assert remapper._progress is not None
             step = remapper._progress[0]
             self.documents.append((step, tuple(tokens.tolist()), tuple(positions.tolist())))
             return positions
 
-        monkeypatch.setattr(Remapper, "_document_draw", record)
+        monkeypatch.setattr(Remapper, "_group_draw", record)
 
 
 def sft(

@@ -215,7 +215,10 @@ def test_generation_in_training_mode_draws_nothing() -> None:
 def test_training_without_progress_is_refused() -> None:
     model, _ = tiny.build("llama")
     extend(model, METHOD)
+    model.train()
     with pytest.raises(UserError, match=r"callbacks=\[ryarn.ExtensionCallback\(extension\)\]"):
+        model(**Batch("no mask", 1).given)
+    with pytest.raises(UserError, match=r"came before the first step.* or call model\.eval\(\)"):
         drawn_output(model, Batch("no mask", 1))
 
 

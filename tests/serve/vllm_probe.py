@@ -23,7 +23,8 @@ def main(folder: str, request: str, answer: str) -> None:
     wanted = SamplingParams(
         temperature=0, max_tokens=int(asked["wanted"]), logprobs=LIKELIEST, ignore_eos=True
     )
-    outputs = llm.generate([{"prompt_token_ids": row} for row in rows], wanted)
+    prompts = [{"prompt_token_ids": row} for row in rows]
+    outputs = llm.generate(prompts, wanted, use_tqdm=False)
     found = {}
     for number, output in enumerate(outputs):
         [best] = output.outputs
