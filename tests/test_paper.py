@@ -193,6 +193,7 @@ def test_only_full_attention_layers_of_olmo3_change_and_factors_do_not_stack() -
     assert full[-1].item() == pytest.approx(slowest.item(), rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_rehearsal_has_short_rows_that_fit_and_as_many_ood_bins(
     name: str, tmp_path: Path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -533,55 +532,6 @@ def test_a_broken_contract_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "ryarn.json").unlink()
     with pytest.raises(UserError, match=r"no ryarn\.json"):
         load(tmp_path)
-
-
-RANKS = """
-import os, sys, torch
-from ryarn import callback
-
-class Kept(callback.ExtensionCallback):
-    def on_train_end(self, args, state, control, model=None, **kwargs):
-        super().on_train_end(args, state, control, model=model, **kwargs)
-        named = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
-        torch.save(named, os.environ["KEPT"] + os.environ.get("RANK", "0"))
-
-callback.ExtensionCallback = Kept
-from ryarn.cli import main
-main()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(torch.cuda.is_available(), reason="its two processes would want two GPUs")
-def test_two_processes_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path)
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    changes = ["train.lora_dropout=0", "train.max_steps=3"]
-    one = load_recipe(path, [*changes, f"output={tmp_path / 'one'}"])
-    train(one)
-    arguments = [*changes, "train.batch_size=2", f"output={tmp_path / 'two'}"]
-    # accelerate starts one process alone with --cpu; without GPUs, --multi_gpu means gloo.
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu"]
-    done = subprocess.run(
-        [*launch, "--num_processes=2", script, "train", path, *arguments],
-        env={**os.environ, "KEPT": str(tmp_path / "rank-")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Warning: find_unused_parameters" not in done.stderr
-    assert done.stdout.count("adapter in ") == 1
-    two = load_recipe(path, arguments)
-    assert run_info(two)["processes"] == 2
-    first, second = [[entry["loss"] for entry in log(recipe)] for recipe in (one, two)]
-    assert first == pytest.approx(second, abs=1e-4)
-    ranks = [torch.load(tmp_path / f"rank-{rank}") for rank in (0, 1)]
-    assert ranks[0].keys() == ranks[1].keys()
-    assert all(torch.equal(ranks[0][name], ranks[1][name]) for name in ranks[0])
-    for name, value in weights(one.output / "adapter").items():
-        torch.testing.assert_close(weights(two.output / "adapter")[name], value, atol=1e-4, rtol=0)
 
 
 def test_held_out_rows_are_spread_over_the_split() -> None:
