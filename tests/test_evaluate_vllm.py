@@ -23,8 +23,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with its exports."""
     folder = tmp_path_factory.mktemp("made")
     run = make_run(folder / "run", "tiny:llama", **ADAPTED)
-    export(run, folder / "merged")
-    export(run, folder / "apart", form="unmerged")
+    with pytest.MonkeyPatch.context() as patch:
+        # Whether the exports are right is asked elsewhere, in a new process each.
+        patch.setattr("ryarn.export.stage.check", lambda *_: [])
+        export(run, folder / "merged")
+        export(run, folder / "apart", form="unmerged")
     return folder
 
 

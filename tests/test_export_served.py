@@ -191,6 +191,7 @@ def test_an_export_says_how_it_is_served_or_why_not(
 ) -> None:
     base = make_base(tmp_path / "base", SHAPES["llama"], tokenizer)
     run = make_run(tmp_path / "run", base)
+    monkeypatch.setattr("ryarn.export.stage.check", lambda *_: [])
     line = f"serve it: vllm serve {tmp_path / 'out'} --max-model-len 1024 --dtype float32"
     assert report_lines(export(run, tmp_path / "out"))[-1] == line
     monkeypatch.setattr("ryarn.export.stage.vllm_here", lambda: "0.32.0")

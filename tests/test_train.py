@@ -175,6 +175,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_five_steps_and_a_kill_and_a_resume_are_ten_steps(
     tmp_path: Path, tape: Tape, monkeypatch: pytest.MonkeyPatch
 ) -> None:
