@@ -122,11 +122,13 @@ def vllm(folder, **keys):
     return make_recipe(folder, f"evaluate.backend={section}").evaluate.backend
 
 
-def test_vllm_takes_further_arguments_but_none_that_is_set_already(tmp_path):
+def test_vllm_takes_arguments_for_room_and_speed_alone(tmp_path):
     backend = vllm(tmp_path, tensor_parallel=2, options={"gpu_memory_utilization": 0.8})
     assert (backend.model, backend.tensor_parallel) == ("exported", 2)
-    for taken in ("max_model_len", "hf_overrides", "enable_lora", "seed", "tensor_parallel_size"):
-        with pytest.raises(UserError, match=f"options.{taken} is set by recipe and export"):
-            vllm(tmp_path, options={taken: 1})
+    answers = ("max_model_len", "hf_overrides", "enable_lora", "seed", "tensor_parallel_size")
+    code = ("trust_remote_code", "worker_cls", "worker_extension_cls", "load_format")
+    for other in (*answers, *code):
+        with pytest.raises(UserError, match=rf"options\.{other}: .* for room and speed alone"):
+            vllm(tmp_path, options={other: 1})
     with pytest.raises(UserError, match="tensor_parallel = 0"):
         vllm(tmp_path, tensor_parallel=0)

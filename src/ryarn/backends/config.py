@@ -74,14 +74,16 @@ class OpenAIConfig(Config):
         return self
 
 
-SET_BY_RYARN = frozenset(
+VLLM_OPTIONS = frozenset(
     {
-        *("model", "revision", "tokenizer", "dtype", "max_model_len", "seed", "generation_config"),
-        *("tensor_parallel_size", "worker_extension_cls", "enable_lora", "max_lora_rank"),
-        *("hf_overrides", "rope_scaling", "rope_theta"),
+        *("gpu_memory_utilization", "kv_cache_memory_bytes", "cpu_offload_gb", "swap_space"),
+        *("max_num_seqs", "max_num_batched_tokens", "block_size", "enforce_eager"),
+        *("enable_prefix_caching", "enable_chunked_prefill", "disable_custom_all_reduce"),
+        *("pipeline_parallel_size", "disable_log_stats", "async_scheduling"),
     }
 )
-"""Arguments of `vllm.LLM` that the recipe's other keys, the export or the comparison decide."""
+"""Arguments of `vllm.LLM` that a recipe may give: room and speed. Others would change the answers,
+are set from the recipe and the export, or run code that the recipe names."""
 
 
 class VllmConfig(Config):
@@ -96,13 +98,16 @@ class VllmConfig(Config):
     tensor_parallel: PositiveInt = 1
     """GPUs that the model is split over."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Further arguments of `vllm.LLM`, e.g. `{gpu_memory_utilization: 0.8}`."""
+    """Arguments of `vllm.LLM` for room and speed, e.g. `{gpu_memory_utilization: 0.8}`."""
 
     @model_validator(mode="after")
-    def _nothing_said_twice(self) -> Self:
-        taken = sorted(SET_BY_RYARN & set(self.options))
-        if taken:
-            raise ValueError(f"options.{taken[0]} is set by recipe and export: leave it out")
+    def _known_options(self) -> Self:
+        other = sorted(set(self.options) - VLLM_OPTIONS)
+        if other:
+            raise ValueError(
+                f"options.{other[0]}: a recipe gives vLLM arguments for room and speed alone "
+                f"({', '.join(sorted(VLLM_OPTIONS))}); leave it out"
+            )
         return self
 
 
