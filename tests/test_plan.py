@@ -96,7 +96,7 @@ def test_nothing_is_trained_without_training(tmp_path: Path) -> None:
         (
             ["evaluate.window=20"],
             r"12 of 12 evaluation rows don't fit into 20 tokens with an answer of 4 and are "
-            r"skipped; the longest takes \d+; set method.eval_factor=1",
+            r"skipped; the longest takes \d+; set evaluate\.window=\d+",
         ),
     ],
 )

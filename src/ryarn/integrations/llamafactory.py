@@ -9,6 +9,7 @@ begins, after LLaMA-Factory has loaded, patched and wrapped it.
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,11 +127,16 @@ def _check(arguments: dict[str, Any]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     """Train as `llamafactory-cli train` does."""
-    from llamafactory.train.tuner import run_exp
-
     if not arguments:
         raise UserError(_USAGE)
     config, callback = read_config(Path(arguments[0]), arguments[1:])
+    if importlib.util.find_spec("llamafactory") is None:
+        raise UserError(
+            f"{sys.executable} has no LLaMA-Factory: run this with the Python that has it, and "
+            "ryarn beside it (pip install --no-deps ryarn)"
+        )
+    from llamafactory.train.tuner import run_exp
+
     run_exp(config, [callback])
 
 

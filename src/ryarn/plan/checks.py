@@ -132,6 +132,16 @@ def _spans(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def _more_room(subject: Subject, longest: int) -> str:
+    """What makes room for an evaluation row and its answer of so many tokens."""
+    window = subject.recipe.evaluate.window
+    if window is not None and window < longest <= subject.reach.answered:
+        return f"set evaluate.window={longest}"
+    if subject.method.eval_factor:
+        return f"set method.eval_factor={-(-longest // subject.reach.original)}"
+    return "shorten them"
+
+
 def _evaluation_rows(subject: Subject) -> Iterator[Finding]:
     rows, window = subject.asked.rows, subject.window
     if not rows:
@@ -142,12 +152,11 @@ def _evaluation_rows(subject: Subject) -> Iterator[Finding]:
     room = subject.recipe.evaluate.max_new_tokens
     longest = max(row.prompt for row in rows) + room
     if out:
-        enough = -(-longest // subject.reach.original)
         yield Finding(
             "warning" if subject.answered else "fail",
             f"{out:,} of {len(rows):,} evaluation rows don't fit into {window:,} tokens with an "
             f"answer of {room:,} and are skipped; the longest takes {longest:,}",
-            f"set method.eval_factor={enough}" if subject.method.eval_factor else "shorten them",
+            _more_room(subject, longest),
         )
     covered, factor = subject.reach.answered, subject.method.eval_factor
     over = sum(row.prompt + room > covered for row in subject.answered)
