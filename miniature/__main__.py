@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from miniature.pretrain import pretrain
+from miniature.pretrain import ARCHITECTURES, pretrain
 
 
 def main() -> None:
@@ -16,9 +16,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/miniature"))
     parser.add_argument("--steps", type=int, default=4500, help="of the last stage [4500]")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--architecture", choices=ARCHITECTURES, default="llama")
     given = parser.parse_args()
     torch.set_num_threads(1)  # the matrices are too small to share out
-    pretrain(given.out, steps=given.steps, seed=given.seed)
+    pretrain(given.out, steps=given.steps, seed=given.seed, architecture=given.architecture)
 
 
 if __name__ == "__main__":

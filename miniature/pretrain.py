@@ -6,6 +6,7 @@ What was tried, and why it is done so: docs/design/0004-the-miniature.md.
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from miniature.documents import Writer
 from miniature.tokenizer import VOCABULARY, make_tokenizer
@@ -29,6 +30,9 @@ THETA = 400.0
 at theta 1e6 in 32K)."""
 BOOT_LAYERS, LAYERS = 2, 4
 BATCH_TOKENS = 2048
+ARCHITECTURES = {"llama": LlamaConfig, "qwen3": Qwen3Config}
+"""`model_type` to config class. The packaged base is a Llama; Qwen3 (norms of queries and keys) is
+for a second base, to see what holds on more than one."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +87,21 @@ _SEEN = 8
 """Latest batches of a kind that its mastery is judged by."""
 
 
-def pretrain(out: Path, *, steps: int, seed: int, stages: Sequence[Stage] = STAGES) -> None:
+def pretrain(
+    out: Path,
+    *,
+    steps: int,
+    seed: int,
+    architecture: str = "llama",
+    stages: Sequence[Stage] = STAGES,
+) -> None:
     """Make the miniature and its tokenizer.
 
     Args:
         out: Folder to save them in, with `training.jsonl`, the accuracy by kind every 50 steps.
         steps: Optimizer steps of the last stage; those before it end when they are mastered.
         seed: Of the weights and the documents.
+        architecture: Key of `ARCHITECTURES`.
         stages: What is read; the model grows before the last.
     """
     torch.manual_seed(seed)
@@ -103,7 +115,7 @@ def pretrain(out: Path, *, steps: int, seed: int, stages: Sequence[Stage] = STAG
         (out / "training.jsonl").open("w", encoding="utf-8") as log,
     ):
         task = bar.add_task("stage 1", total=None)
-        run = _Run(_model(tokenizer), rng, writer, stages)
+        run = _Run(_model(tokenizer, architecture), rng, writer, stages)
         for step in run.steps(steps):
             label = f"stage {run.stage + 1}: " + " ".join(
                 f"{kind} {value:.2f}" for kind, value in run.accuracy().items()
@@ -136,7 +148,7 @@ class _Run:
 
     def __init__(
         self,
-        model: LlamaForCausalLM,
+        model: PreTrainedModel,
         rng: np.random.Generator,
         writer: Writer,
         stages: Sequence[Stage],
@@ -201,8 +213,8 @@ class _Run:
             optimizer.zero_grad()
 
 
-def _model(tokenizer: Any) -> LlamaForCausalLM:
-    config = LlamaConfig(
+def _model(tokenizer: Any, architecture: str) -> PreTrainedModel:
+    config = ARCHITECTURES[architecture](
         vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=256,
@@ -219,7 +231,7 @@ def _model(tokenizer: Any) -> LlamaForCausalLM:
         bos_token_id=None,
         use_cache=False,
     )
-    model = LlamaForCausalLM(config)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     for name, weights in model.named_parameters():
         if weights.ndim == 2:
             half = 0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1.0
@@ -228,10 +240,13 @@ def _model(tokenizer: Any) -> LlamaForCausalLM:
     return model
 
 
-def _grow(model: LlamaForCausalLM) -> LlamaForCausalLM:
+def _grow(model: PreTrainedModel) -> PreTrainedModel:
     """More layers: copies of the last one that add next to nothing yet."""
     old = model.config.num_hidden_layers
-    config = LlamaConfig(**{**model.config.to_dict(), "num_hidden_layers": LAYERS})
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = LAYERS
+    if hasattr(config, "layer_types"):
+        config.layer_types = ["full_attention"] * LAYERS
     weights = model.state_dict()
     last = f"model.layers.{old - 1}."
     for name in [name for name in weights if name.startswith(last)]:
@@ -240,12 +255,12 @@ def _grow(model: LlamaForCausalLM) -> LlamaForCausalLM:
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 torch.nn.init.normal_(tensor, std=0.01)
             weights[name.replace(last, f"model.layers.{layer}.")] = tensor
-    grown = LlamaForCausalLM(config)
+    grown: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     grown.load_state_dict(weights)
     return grown
 
 
-def _optimizers(model: LlamaForCausalLM) -> list[tuple[torch.optim.Optimizer, float]]:
+def _optimizers(model: PreTrainedModel) -> list[tuple[torch.optim.Optimizer, float]]:
     """Muon for the matrices of the layers, AdamW for the rest; each with its learning rate."""
     matrices, rest = [], []
     for name, weights in model.named_parameters():

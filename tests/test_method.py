@@ -39,6 +39,11 @@ def test_each_method_takes_the_numbers_it_uses(name: str) -> None:
     assert method.randomizes == (spans is not None)
 
 
+def test_chunks_can_be_cut_otherwise() -> None:
+    method = make_method("chunked-yarn", spans=[16], chunks=RandomChunks(2, 1))
+    assert method.sampler == RandomChunks(mean_length=2, whole=1)
+
+
 def test_the_inference_factor_is_the_training_factor_unless_given() -> None:
     assert make_method("trained-yarn", factor=2).eval_factor == 2
 
@@ -65,6 +70,7 @@ def test_which_methods_do_not_apply_to_a_model_pretrained_with_yarn(name: str) -
         ("trained-yarn", {"eval_factor": math.inf}, "method.eval_factor = inf: give a finite"),
         ("rpe", {}, "method.spans is missing: 'rpe' draws positions"),
         ("randomized-yarn", {"spans": [16, 8]}, "decreases from 16 to 8"),
+        ("pose", {"spans": [8], "chunks": RandomChunks()}, "'pose' cuts none: use chunked-yarn"),
     ],
 )
 def test_wrong_numbers_are_one_sentence(name: str, numbers: dict[str, Any], sentence: str) -> None:

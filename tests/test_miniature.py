@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from miniature.documents import Writer
-from miniature.pretrain import LAYERS, STAGES, Stage, pretrain
+from miniature.pretrain import ARCHITECTURES, LAYERS, STAGES, Stage, pretrain
 from miniature.tokenizer import make_tokenizer
 from ryarn.chat import completion_ids, end_of_turn, prompt_ids
 from ryarn.models import load_model
@@ -116,12 +116,13 @@ def test_the_stages_mix_known_kinds() -> None:
         assert set(stage.mix) <= set(KINDS)
 
 
-def test_it_grows_saves_and_is_the_same_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_it_grows_saves_and_is_the_same_again(tmp_path: Path, architecture: str) -> None:
     first = Stage({"pairs": 1.0}, (16,), 0, 0, 1, goal=-1, patience=1)
     quick = (first, Stage({"chat": 1.0}, (32,), 0, 0, 0))
     exact = torch.ones(64, 64) * 1.001 @ torch.ones(64, 64)
     for name in ("one", "two"):
-        pretrain(tmp_path / name, steps=2, seed=3, stages=quick)
+        pretrain(tmp_path / name, steps=2, seed=3, architecture=architecture, stages=quick)
     assert torch.equal(torch.ones(64, 64) * 1.001 @ torch.ones(64, 64), exact), "still rounded"
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoTokenizer
@@ -130,7 +131,8 @@ def test_it_grows_saves_and_is_the_same_again(tmp_path: Path) -> None:
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert sum(name.endswith("q_proj.weight") for name in one) == LAYERS
-    assert AutoConfig.from_pretrained(tmp_path / "one").use_cache
+    config = AutoConfig.from_pretrained(tmp_path / "one")
+    assert (config.model_type, config.use_cache) == (architecture, True)
     assert len(AutoTokenizer.from_pretrained(tmp_path / "one")) == one["lm_head.weight"].shape[0]
     log = (tmp_path / "one" / "training.jsonl").read_text("utf-8").splitlines()
     assert json.loads(log[-1])["stage"] == 2

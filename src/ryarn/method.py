@@ -109,6 +109,7 @@ def make_method(
     eval_factor: float | None = None,
     spans: Sequence[int] | Curriculum | None = None,
     draw: Draw = "document",
+    chunks: RandomChunks | None = None,
     replace_scaling: bool = False,
 ) -> Method:
     """One of the methods with its numbers; each takes the numbers it uses.
@@ -120,10 +121,12 @@ def make_method(
         spans: L_1 <= ... <= L_T, or a curriculum; needed by the methods that draw positions.
             `pose` uses the last one alone, its fixed target.
         draw: One draw a document, or (the paper's letter) one a batch.
+        chunks: How `chunked-yarn` cuts rows; None means its own numbers.
         replace_scaling: YaRN may take the place of llama3, linear, dynamic or LongRoPE scaling.
 
     Raises:
-        UserError: The name is unknown, a factor is out of range, spans are missing or decrease.
+        UserError: The name is unknown, a factor is out of range, spans are missing or decrease, or
+            a method that cuts no chunks was given some.
     """
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)
@@ -141,6 +144,10 @@ def make_method(
             "s' must be at least s"
         )
     row = METHODS[name]
+    if chunks is not None and not isinstance(row.sampler, RandomChunks):
+        raise UserError(
+            f"method.chunks was given, but {name!r} cuts none: use chunked-yarn, or drop it"
+        )
     curriculum = None
     if not isinstance(row.sampler, Contiguous):
         if spans is None:
@@ -155,7 +162,7 @@ def make_method(
         name=name,
         train_factor=factor if row.yarn_in_training else None,
         eval_factor=eval_factor if row.yarn_at_inference else None,
-        sampler=row.sampler,
+        sampler=chunks or row.sampler,
         curriculum=curriculum,
         draw=draw,
         replace_scaling=replace_scaling,

@@ -11,6 +11,7 @@ from ryarn.backends.config import BackendConfig, HfConfig
 from ryarn.config import Config, load
 from ryarn.curriculum import Curriculum
 from ryarn.method import Method, make_method
+from ryarn.positions import RandomChunks
 from ryarn.tasks.jsonl import JsonlConfig
 from ryarn.tasks.longbench_v2 import LongBenchV2Config
 from ryarn.tasks.mrcr import MrcrConfig
@@ -43,11 +44,20 @@ class CurriculumConfig(Config):
     shape: Literal["linear", "geometric", "constant"] = "linear"
 
 
+class ChunksConfig(Config):
+    """How `chunked-yarn` cuts rows; see `ryarn.positions.RandomChunks`."""
+
+    mean_length: float = Field(RandomChunks.mean_length, ge=1)
+    """Mean length of a chunk in tokens."""
+    whole: float = Field(RandomChunks.whole, ge=0, le=1)
+    """Share of rows whose span is L_t; the others have one of their own below it."""
+
+
 class MethodConfig(Config):
     """Which row of `ryarn.method.METHODS`, and its numbers (paper, section 2.2 and appendix B)."""
 
     name: str
-    """zero-shot, zero-shot+yarn, lora, trained-yarn, rpe, pose or randomized-yarn."""
+    """zero-shot, zero-shot+yarn, lora, trained-yarn, rpe, pose, randomized-yarn or chunked-yarn."""
     factor: float = 4.0
     """YaRN factor s in training, relative to the model's original window."""
     eval_factor: float | None = None
@@ -56,6 +66,8 @@ class MethodConfig(Config):
     """L_1 <= ... <= L_T, one an epoch: positions are drawn from 0..L_t - 1. PoSE: its target."""
     draw: Literal["document", "batch"] = "document"
     """One draw a document, or (the paper's letter) one a batch."""
+    chunks: ChunksConfig | None = None
+    """Of `chunked-yarn` alone; null means its own numbers."""
     replace_scaling: bool = False
     """YaRN may take the place of another scaling the model came with (llama3, linear, dynamic,
     LongRoPE); without this word such a model is refused. A YaRN factor is always replaced."""
@@ -169,5 +181,6 @@ def recipe_method(config: MethodConfig) -> Method:
         if isinstance(spans, CurriculumConfig)
         else spans,
         draw=config.draw,
+        chunks=RandomChunks(**config.chunks.model_dump()) if config.chunks else None,
         replace_scaling=config.replace_scaling,
     )

@@ -221,12 +221,25 @@ def test_look_alikes_with_another_question_are_the_same_story() -> None:
     found = defaultdict(set)
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        story = _draw(2, 5, rng)
+        story = _draw(LookalikesConfig(lengths=[64], rows=1), rng)
         again = type(story)(story.pair, story.pieces, 1 - story.asked, "zo")
         found[story.id].add(again.id)
         assert again.question != story.question
     assert all(ids == {story_id} for story_id, ids in found.items())
     assert len(found) == 40
+
+
+@pytest.mark.parametrize("asked", [[1], [3], [1, 3]])
+def test_only_those_named_are_asked_for(asked: list[int]) -> None:
+    rows = make(lengths=[128], needles=3, asked=asked, rows=40)
+    assert {row.info["asked"] for row in rows} == set(asked)
+    for row in rows:
+        assert ORDINALS[row.info["asked"] - 1] in row.question
+        assert row.completion.endswith(needles(row)[row.info["asked"] - 1])
+
+
+def test_asking_for_any_is_asking_for_all_by_name() -> None:
+    assert make(needles=2, asked=[1, 2]) == make(needles=2)
 
 
 def test_more_rows_or_lengths_change_no_row() -> None:
@@ -296,6 +309,10 @@ def test_unknown_split_is_refused() -> None:
         ({"words": 0}, "words"),
         ({"words": 85}, "words"),
         ({"needle": 2}, "did you mean 'needles'"),
+        ({"asked": [3]}, "asked = .3.: there are needles = 2 look-alikes"),
+        ({"asked": [0]}, "asked"),
+        ({"asked": []}, "asked"),
+        ({"asked": [2, 2]}, "name each only once"),
     ],
 )
 def test_config_refuses(settings: dict[str, Any], message: str) -> None:

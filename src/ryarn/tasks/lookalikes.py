@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from ryarn.config import Config
 from ryarn.errors import UserError
@@ -38,9 +38,21 @@ class LookalikesConfig(Config):
     """Look-alikes: pieces of the same form and topic, one of which is asked for."""
     words: int = Field(5, ge=1, le=len(WRITING))
     """Words of a piece after its title, all different."""
+    asked: list[PositiveInt] | None = Field(None, min_length=1)
+    """Which look-alikes may be asked for, from 1; null: any. One alone, e.g. [2], leaves nothing to
+    tell from the question: what a base learns that can't tell ordinals."""
     seed: int = Field(0, ge=0)
 
-    _distinct = field_validator("lengths")(distinct)
+    _distinct = field_validator("lengths", "asked")(distinct)
+
+    @model_validator(mode="after")
+    def _asked_for_what_is_there(self) -> Self:
+        if self.asked and max(self.asked) > self.needles:
+            raise ValueError(
+                f"asked = {self.asked}: there are needles = {self.needles} look-alikes, so ask for "
+                "those, or raise needles"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class Lookalikes:
             self.config.rows,
             split,
             lambda index: self._generator(split, index, 0),
-            lambda rng: _draw(self.config.needles, self.config.words, rng),
+            lambda rng: _draw(self.config, rng),
             lambda story: story.id,
         )
         sizes = [filler.size(story, story.turns) for story in stories]
@@ -234,15 +246,16 @@ class _Filler:
         return self._measure.words(turn.piece)
 
 
-def _draw(needles: int, words: int, rng: np.random.Generator) -> _Story:
+def _draw(config: LookalikesConfig, rng: np.random.Generator) -> _Story:
     pair = FORMS[int(rng.integers(len(FORMS)))], TOPICS[int(rng.integers(len(TOPICS)))]
     pieces: list[str] = []
-    while len(pieces) < needles:
-        piece = _piece(pair[1], words, rng)
+    while len(pieces) < config.needles:
+        piece = _piece(pair[1], config.words, rng)
         if piece not in pieces:
             pieces.append(piece)
     prefix = PREFIXES[int(rng.integers(len(PREFIXES)))]
-    return _Story(pair, tuple(pieces), int(rng.integers(needles)), prefix)
+    asked = config.asked or range(1, config.needles + 1)
+    return _Story(pair, tuple(pieces), asked[int(rng.integers(len(asked)))] - 1, prefix)
 
 
 def _piece(title: str, words: int, rng: np.random.Generator) -> str:

@@ -33,13 +33,13 @@ _MAX_TRIES = 10_000
 S = TypeVar("S")
 
 
-def distinct(values: list[S]) -> list[S]:
-    """The values of a config's list.
+def distinct(values: list[S] | None) -> list[S] | None:
+    """The values of a config's list, if one was given.
 
     Raises:
         ValueError: One stands twice.
     """
-    if len(set(values)) < len(values):
+    if values is not None and len(set(values)) < len(values):
         raise ValueError("name each only once")
     return values
 
