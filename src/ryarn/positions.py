@@ -10,17 +10,23 @@ from numpy.typing import NDArray
 
 from ryarn.errors import UserError
 
+Borders = NDArray[np.int64] | None
+
 
 class Sampler(Protocol):
     """Gives each token of a row its position; token order is kept."""
 
-    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
         """Draw positions.
 
         Args:
             length: Tokens in the row, at least 1.
             span: Positions are taken from 0..span-1; at least `length`, up to 2**31.
             rng: Where the randomness comes from; see `ryarn.draws.generator`.
+            borders: Where the row's sentences begin, but for the first: increasing int64 indices
+                from 1 to length - 1; None where nobody knows. Most samplers don't ask.
 
         Returns:
             Strictly increasing int64 positions, shape [length].
@@ -35,7 +41,9 @@ class Sampler(Protocol):
 class Contiguous:
     """Ordinary positions 0..length-1, whatever the span; draws nothing."""
 
-    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
         """See `Sampler`."""
         _check(length, span)
         return np.arange(length, dtype=np.int64)
@@ -50,7 +58,9 @@ class UniformSubset:
     same method.
     """
 
-    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
         """See `Sampler`; time O(length log length), memory O(length) for every span."""
         _check(length, span)
         return _subset(length, span, rng)
@@ -88,17 +98,13 @@ class SkipWise:
         if self.chunks < 1:
             raise UserError(f"chunks = {self.chunks}: a row has at least 1 chunk")
 
-    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
         """See `Sampler`; time and memory O(length) for every span."""
         _check(length, span)
         chunks = min(self.chunks, length)
-        borders = 1 + _subset(chunks - 1, length - 1, rng)
-        # Stars and bars: a sorted multiset of N values out of 0..room is an N-subset of a range
-        # that is N - 1 longer, with 0..N-1 taken off.
-        room = span - length
-        offsets = _subset(chunks, room + chunks, rng) - np.arange(chunks)
-        sizes = np.diff(borders, prepend=0, append=length)
-        return np.arange(length, dtype=np.int64) + np.repeat(offsets, sizes)
+        return _skip(1 + _subset(chunks - 1, length - 1, rng), length, span, rng)
 
 
 @dataclass(frozen=True)
@@ -129,17 +135,54 @@ class RandomChunks:
     def __post_init__(self) -> None:
         if not self.mean_length >= 1:
             raise UserError(f"mean_length = {self.mean_length}: a chunk has at least 1 token")
-        if not 0 <= self.whole <= 1:
-            raise UserError(f"whole = {self.whole}: a share lies between 0 and 1")
+        _check_share(self.whole)
 
-    def __call__(self, length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
         """See `Sampler`; time and memory O(length) for every span."""
         _check(length, span)
-        own = span
-        if rng.random() >= self.whole:
-            own = int(length * (span / length) ** rng.random())
+        own = _own_span(length, span, self.whole, rng)
         chunks = 1 + int(rng.binomial(length - 1, 1 / self.mean_length))
         return SkipWise(chunks)(length, own, rng)
+
+
+@dataclass(frozen=True)
+class SentenceChunks:
+    """Whole sentences with random skips between them, in a span of the row's own; not the paper's.
+
+    As `RandomChunks`, with a chunk for each sentence: what a reader finds inside a sentence stays
+    as it was learned, and what lies between sentences is drawn. Source: docs/design/0005-chunks.md.
+
+    Attributes:
+        whole: Share of rows that have the whole span; the others have one from the row's length to
+            the span, uniform in its logarithm.
+
+    Raises:
+        UserError: `whole` is no share.
+    """
+
+    whole: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_share(self.whole)
+
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
+        """See `Sampler`; a row without borders is one chunk, somewhere in its span.
+
+        Raises:
+            UserError: Nobody knows the borders.
+        """
+        _check(length, span)
+        if borders is None:
+            raise UserError(
+                "positions are drawn for whole sentences, so the text has to be known: train with "
+                "a trainer that knows the tokenizer (processing_class), or call "
+                "extension.read_sentences(tokenizer) first"
+            )
+        return _skip(borders, length, _own_span(length, span, self.whole, rng), rng)
 
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -147,8 +190,27 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "uniform-subset": UniformSubset,
     "skip-wise": SkipWise,
     "random-chunks": RandomChunks,
+    "sentence-chunks": SentenceChunks,
 }
 """Name to sampler class; called without arguments, each gives the paper's setting."""
+
+
+def _skip(
+    borders: NDArray[np.int64], length: int, span: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Chunks from border to border, every legal set of offsets equally likely, shape [length]."""
+    chunks = len(borders) + 1
+    # Stars and bars: a sorted multiset of N values out of 0..room is an N-subset of a range
+    # that is N - 1 longer, with 0..N-1 taken off.
+    room = span - length
+    offsets = _subset(chunks, room + chunks, rng) - np.arange(chunks)
+    sizes = np.diff(borders, prepend=0, append=length)
+    return np.arange(length, dtype=np.int64) + np.repeat(offsets, sizes)
+
+
+def _own_span(length: int, span: int, whole: float, rng: np.random.Generator) -> int:
+    """The span with probability `whole`, else one between, uniform in its logarithm."""
+    return span if rng.random() < whole else int(length * (span / length) ** rng.random())
 
 
 def _subset(size: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -160,6 +222,11 @@ def _subset(size: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]
     chosen = rng.choice(span, size=size, replace=False, shuffle=False)
     chosen.sort()
     return chosen.astype(np.int64, copy=False)
+
+
+def _check_share(whole: float) -> None:
+    if not 0 <= whole <= 1:
+        raise UserError(f"whole = {whole}: a share lies between 0 and 1")
 
 
 def _check(length: int, span: int) -> None:

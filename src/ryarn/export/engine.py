@@ -16,7 +16,7 @@ from ryarn.export.live import WantedRopes, wanted_ropes
 from ryarn.export.served import dialects, read_served
 from ryarn.export.target import MANIFEST
 from ryarn.loading import check_method, set_inference_rope
-from ryarn.models import load_skeleton, model_files, resolve_dtype
+from ryarn.models import PACKAGED, load_skeleton, model_files, resolve_dtype
 from ryarn.recipe import ModelConfig, Recipe, recipe_method
 from ryarn.rope import RopeMap, inspect_rope
 from ryarn.rope.blank import build_blank
@@ -150,7 +150,7 @@ def _plan_base(recipe: Recipe, dtype: str) -> Planned:
         overrides = dialects(rope_map, read_served(rope_map)) | overrides
     files = model_files(recipe.model)
     assert files is not None
-    local = Path(recipe.model.name).expanduser().is_dir() or recipe.model.name == "miniature"
+    local = Path(recipe.model.name).expanduser().is_dir() or recipe.model.name in PACKAGED
     return Planned(
         Engine(
             str(files) if local else recipe.model.name,

@@ -45,10 +45,10 @@ def at_hand(config: ModelConfig) -> bool:
     """Whether a model's weights lie on this machine."""
     from huggingface_hub import try_to_load_from_cache
 
-    from ryarn.models import MINIATURE, SMOLLM2, TINY
+    from ryarn.models import PACKAGED, SMOLLM2, TINY
 
     name = config.name
-    local = name in (SMOLLM2, MINIATURE) or name.startswith((TINY, "/", ".", "~"))
+    local = name in (SMOLLM2, *PACKAGED) or name.startswith((TINY, "/", ".", "~"))
     if local or name.endswith(".gguf") or Path(name).is_dir():
         return True
     files = ("model.safetensors", "model.safetensors.index.json")

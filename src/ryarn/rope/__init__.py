@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from torch import nn
 
 from ryarn.errors import SelfTestError, UserError
 from ryarn.method import Method
+from ryarn.positions import SentenceChunks
 from ryarn.processes import check_wrapping
 from ryarn.rope.inspect import RopeMap, inspect_rope
 from ryarn.rope.remap import DrawStats, Remapper
 from ryarn.rope.scale import describe_rope, plan_yarn, switch_yarn
 from ryarn.rope.verify import check_frequencies, verify
+from ryarn.sentences import Sentences
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _EXTENDED: WeakSet[nn.Module] = WeakSet()
 """Decoders that carry an extension: a second one on top would draw twice."""
@@ -61,6 +67,15 @@ class Extension:
         apart. `ExtensionCallback` does it for TRL's `DPOTrainer`.
         """
         self._remapper.paired = True
+
+    def read_sentences(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Let the sampler know where sentences end; `ExtensionCallback` does it in a trainer.
+
+        Args:
+            tokenizer: The model's. Methods that don't ask for sentences don't read it.
+        """
+        if isinstance(self.method.sampler, SentenceChunks):
+            self._remapper.sentences = Sentences(tokenizer)
 
     @property
     def stats(self) -> DrawStats:

@@ -30,6 +30,7 @@ from ryarn.rope.documents import Document, find_documents
 from ryarn.rope.inspect import RopeMap
 from ryarn.rope.opaque import Drawing
 from ryarn.rope.pairs import pair_documents
+from ryarn.sentences import Sentences
 
 Positions = NDArray[np.int64]
 _ORDINARY = "_ryarn_ordinary"
@@ -87,6 +88,8 @@ class Remapper:
         self._twins: Counter[tuple[bool, int]] = Counter()
         self.paired = False
         """Rows i and i + B/2 of a batch are answers to one prompt and share a draw."""
+        self.sentences: Sentences | None = None
+        """Finds the sentences of a document, where the sampler asks for them."""
         self._forced: torch.Tensor | None = None
         self._held: torch.Tensor | None = None
         self._drawing = Drawing(self._draw)
@@ -279,13 +282,14 @@ class Remapper:
         place = torch.is_grad_enabled(), key
         rng = generator(self.seed, self._progress[0], key, self._twins[place])
         self._twins[place] += 1
-        return self._sample(max(len(tokens) for tokens in documents), rng)
+        return self._sample(max(documents, key=len), rng)
 
-    def _sample(self, length: int, rng: np.random.Generator) -> Positions:
-        span = self.span
+    def _sample(self, tokens: Positions, rng: np.random.Generator) -> Positions:
+        length, span = len(tokens), self.span
         assert span is not None
         sampler = self.method.sampler if length <= span else Contiguous()
-        return sampler(length, max(length, span), rng)
+        borders = None if self.sentences is None else self.sentences.borders(tokens)
+        return sampler(length, max(length, span), rng, borders)
 
 
 def _refuse_shard(documents: list[Document], ordinary: Positions | None) -> None:

@@ -1,0 +1,60 @@
+"""Where sentences begin in a row of tokens, as far as its tokens tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ryarn.chat import end_of_turn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CLOSING = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f")
+"""Marks that close a sentence."""
+_BEHIND = "\"')]}\u201d\u2019\u00bb"
+"""What may stand behind such a mark in one token."""
+
+
+class Sentences:
+    """Finds sentences by the tokens that close them.
+
+    A sentence ends with a token whose text ends with one of `CLOSING`, quotes and brackets behind
+    it not counted, or with the token that ends an assistant's turn. So "Mr." and "3." end one, too:
+    a border more does no harm. Line breaks end none: chat templates have them in their headers.
+
+    Args:
+        tokenizer: The model's.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        size = len(tokenizer)
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = np.zeros(size, dtype=bool)
+        self._special[[*tokenizer.all_special_ids, *(i for i, t in added if t.special)]] = True
+        self._closes = np.zeros(size, dtype=bool)
+        # Decoded: in byte-level vocabularies only ASCII marks stand as themselves.
+        for token, text in enumerate(tokenizer.batch_decode([[i] for i in range(size)])):
+            self._closes[token] = text.rstrip(_BEHIND).endswith(CLOSING)
+        self._closes &= ~self._special
+        self._ends = self._closes.copy()
+        if tokenizer.chat_template:
+            self._ends[end_of_turn(tokenizer)] = True
+
+    def borders(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where sentences begin, but for the first.
+
+        Between two tokens that both close one there is no border, and none before a special token:
+        the end of a turn belongs to the sentence that it ends.
+
+        Args:
+            tokens: Token ids of one document, shape [length].
+
+        Returns:
+            Increasing indices from 1 to length - 1.
+        """
+        before, after = tokens[:-1], tokens[1:]
+        opens = ~self._ends[after] & ~(self._closes[before] & self._special[after])
+        return (1 + np.flatnonzero(self._ends[before] & opens)).astype(np.int64)
