@@ -310,6 +310,14 @@ def test_positions_as_text_and_picture(
     assert out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_positions_by_sentence_say_what_they_assume(
+    monkeypatch: pytest.MonkeyPatch, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = ["method.name=sentence-yarn", "method.spans=[512]", "--length", "64"]
+    assert command(monkeypatch, "positions", str(recipe), *method) == 0
+    assert "no text is read here: sentences of 16 tokens are assumed" in capsys.readouterr().out
+
+
 def test_positions_of_a_row_longer_than_the_span(recipe: Path, refused: Refusal) -> None:
     sentence = refused("positions", recipe, "--length", 200)
     assert sentence.startswith("--length 200 is longer than the first span 128")

@@ -9,7 +9,7 @@ import pytest
 
 from ryarn.errors import UserError
 from ryarn.method import METHODS, make_method
-from ryarn.positions import Contiguous, RandomChunks, SkipWise, UniformSubset
+from ryarn.positions import Contiguous, RandomChunks, SentenceChunks, SkipWise, UniformSubset
 
 # name: trains, s, s', sampler, spans; worked out by hand from the paper's sections 3 and B.
 TABLE: dict[str, tuple[bool, float | None, float | None, Any, tuple[int, ...] | None]] = {
@@ -21,6 +21,7 @@ TABLE: dict[str, tuple[bool, float | None, float | None, Any, tuple[int, ...] | 
     "pose": (True, 4, 8, SkipWise(chunks=2), (16384,)),
     "randomized-yarn": (True, 4, 8, UniformSubset(), (8192, 16384)),
     "chunked-yarn": (True, 4, 8, RandomChunks(), (8192, 16384)),
+    "sentence-yarn": (True, 4, 8, SentenceChunks(), (8192, 16384)),
 }
 
 
@@ -70,6 +71,7 @@ def test_which_methods_do_not_apply_to_a_model_pretrained_with_yarn(name: str) -
         ("trained-yarn", {"eval_factor": math.inf}, "method.eval_factor = inf: give a finite"),
         ("rpe", {}, "method.spans is missing: 'rpe' draws positions"),
         ("randomized-yarn", {"spans": [16, 8]}, "decreases from 16 to 8"),
+        ("sentence-yarn", {"spans": [8], "draw": "batch"}, "by each document's own sentences"),
         ("pose", {"spans": [8], "chunks": RandomChunks()}, "'pose' cuts none: use chunked-yarn"),
     ],
 )

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -18,14 +19,32 @@ from scipy import stats
 from ryarn.errors import UserError
 from ryarn.positions import (
     SAMPLERS,
+    Borders,
     Contiguous,
     RandomChunks,
     Sampler,
+    SentenceChunks,
     SkipWise,
     UniformSubset,
 )
 
-ALL = [Contiguous(), UniformSubset(), SkipWise(), SkipWise(chunks=5), RandomChunks()]
+
+@dataclass(frozen=True)
+class EverySeventh:
+    """`SentenceChunks` of sentences of seven tokens."""
+
+    whole: float = 0.5
+
+    def __call__(
+        self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
+    ) -> NDArray[np.int64]:
+        return SentenceChunks(self.whole)(length, span, rng, np.arange(7, length, 7))
+
+
+ALL = [
+    *(Contiguous(), UniformSubset(), SkipWise(), SkipWise(chunks=5), RandomChunks()),
+    EverySeventh(),
+]
 ALPHA = 1e-4  # seeds are fixed: a test that passes once passes always
 DRAWS = 20_000
 
@@ -111,6 +130,7 @@ def test_names_give_the_samplers() -> None:
         "uniform-subset": UniformSubset(),
         "skip-wise": SkipWise(chunks=2),
         "random-chunks": RandomChunks(mean_length=4, whole=0.5),
+        "sentence-chunks": SentenceChunks(whole=0.5),
     }
 
 
@@ -319,6 +339,49 @@ def test_a_row_has_the_whole_span_or_one_uniform_in_its_logarithm(whole: float) 
 def test_numbers_of_chunks_out_of_range(numbers: dict[str, float], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         RandomChunks(**numbers)
+
+
+def test_a_share_of_whole_spans_is_a_share() -> None:
+    with pytest.raises(UserError, match="whole = -1: a share lies between 0 and 1"):
+        SentenceChunks(whole=-1)
+
+
+# --- sentence chunks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "span", "borders"), [(4, 7, []), (4, 7, [1]), (5, 8, [2, 3]), (4, 6, [1, 2, 3])]
+)
+def test_sentences_stay_whole_and_every_set_of_skips_is_equally_likely(
+    length: int, span: int, borders: list[int]
+) -> None:
+    outcomes = [
+        tuple(j + offsets[sum(j >= border for border in borders)] for j in range(length))
+        for offsets in itertools.combinations_with_replacement(
+            range(span - length + 1), len(borders) + 1
+        )
+    ]
+    law = dict.fromkeys(outcomes, Fraction(1, len(outcomes)))
+    where = np.array(borders, dtype=np.int64)
+
+    def sampler(length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        return SentenceChunks(whole=1)(length, span, rng, where)
+
+    assert law_p_value(sampler, length, span, law) > ALPHA
+
+
+def test_sentences_have_the_span_of_their_row() -> None:
+    length, span, source = 64, 2**16, seeded()
+    sampler = EverySeventh(whole=0.5)
+    reach = np.array([np.ptp(sampler(length, span, source)) for _ in range(3000)])
+    short = float((np.log2(reach / length) < 5).mean())
+    # Ten sentences reach over most of their span: 0.82 of it in the mean.
+    assert abs(short - 0.25 * (5 + 0.3) / 5) < 0.04
+
+
+def test_sentences_ask_for_the_text() -> None:
+    with pytest.raises(UserError, match=r"the text has to be known: .*read_sentences"):
+        SentenceChunks()(8, 64, seeded())
 
 
 # --- cost --------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def make_method(
 
     Raises:
         UserError: The name is unknown, a factor is out of range, spans are missing or decrease, or
-            a method that cuts no chunks was given some.
+            a method that cuts no chunks was given some, or draws by sentence but for a batch.
     """
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)
@@ -152,10 +152,7 @@ def make_method(
             "s' must be at least s"
         )
     row = METHODS[name]
-    if chunks is not None and not isinstance(row.sampler, RandomChunks):
-        raise UserError(
-            f"method.chunks was given, but {name!r} cuts none: use chunked-yarn, or drop it"
-        )
+    _check_fits(name, draw, chunks)
     curriculum = None
     if not isinstance(row.sampler, Contiguous):
         if spans is None:
@@ -175,3 +172,16 @@ def make_method(
         draw=draw,
         replace_scaling=replace_scaling,
     )
+
+
+def _check_fits(name: str, draw: Draw, chunks: RandomChunks | None) -> None:
+    """Refuse what this method's sampler can't do."""
+    sampler = METHODS[name].sampler
+    if chunks is not None and not isinstance(sampler, RandomChunks):
+        raise UserError(
+            f"method.chunks was given, but {name!r} cuts none: use chunked-yarn, or drop it"
+        )
+    if draw == "batch" and isinstance(sampler, SentenceChunks):
+        raise UserError(
+            f"method.draw = 'batch': {name!r} draws by each document's own sentences: use document"
+        )

@@ -12,6 +12,10 @@ from ryarn.curriculum import Curriculum
 from ryarn.draws import generator
 from ryarn.errors import UserError
 from ryarn.method import Method
+from ryarn.positions import SentenceChunks
+
+SENTENCE = 16
+"""Tokens of a sentence, for a preview of what is drawn by sentence: a row has no text here."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +26,13 @@ class Preview:
         epoch: t of L_t, from 1; the epoch itself where there are as many epochs as spans.
         span: L_t; the row's own length where nothing is drawn.
         positions: Position of each token, int64, shape [length].
+        sentence: Tokens of the sentences that were assumed; None where sentences don't matter.
     """
 
     epoch: int
     span: int
     positions: NDArray[np.int64]
+    sentence: int | None = None
 
 
 def preview(method: Method, length: int, seed: int = 0) -> list[Preview]:
@@ -46,8 +52,15 @@ def preview(method: Method, length: int, seed: int = 0) -> list[Preview]:
             f"--length {length} is longer than the first span {spans[0]}: such a row keeps "
             "contiguous positions; give a shorter one"
         )
+    by_sentence = isinstance(method.sampler, SentenceChunks)
+    borders = np.arange(SENTENCE, length, SENTENCE) if by_sentence else None
     return [
-        Preview(epoch, span, method.sampler(length, span, generator(seed, epoch, 0)))
+        Preview(
+            epoch,
+            span,
+            method.sampler(length, span, generator(seed, epoch, 0), borders),
+            SENTENCE if by_sentence else None,
+        )
         for epoch, span in enumerate(spans, start=1)
     ]
 
@@ -70,4 +83,6 @@ def to_text(rows: Sequence[Preview], width: int = 64) -> str:
         rest = len(row.positions) - 8
         tail = f" ... {row.positions[-1]} ({len(row.positions)} tokens)" if rest > 0 else ""
         lines.append(f"{row.epoch:>5} {row.span:>8}  {head}{tail}")
+    if rows[0].sentence is not None:
+        lines += ["", f"no text is read here: sentences of {rows[0].sentence} tokens are assumed"]
     return "\n".join(lines)

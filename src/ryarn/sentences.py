@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 CLOSING = (".", "!", "?", "\u2026", "\u3002", "\uff01", "\uff1f")
 """Marks that close a sentence."""
 _BEHIND = "\"')]}\u201d\u2019\u00bb"
-"""What may stand behind such a mark in one token."""
+"""What may stand behind such a mark, in its token or in one of its own."""
 
 
 class Sentences:
@@ -35,9 +35,12 @@ class Sentences:
         self._special = np.zeros(size, dtype=bool)
         self._special[[*tokenizer.all_special_ids, *(i for i, t in added if t.special)]] = True
         self._closes = np.zeros(size, dtype=bool)
+        self._behind = np.zeros(size, dtype=bool)
         # Decoded: in byte-level vocabularies only ASCII marks stand as themselves.
         for token, text in enumerate(tokenizer.batch_decode([[i] for i in range(size)])):
-            self._closes[token] = text.rstrip(_BEHIND).endswith(CLOSING)
+            bare = text.rstrip(_BEHIND)
+            self._closes[token] = bare.endswith(CLOSING)
+            self._behind[token] = bool(text) and not bare
         self._closes &= ~self._special
         self._ends = self._closes.copy()
         if tokenizer.chat_template:
@@ -55,6 +58,9 @@ class Sentences:
         Returns:
             Increasing indices from 1 to length - 1.
         """
-        before, after = tokens[:-1], tokens[1:]
-        opens = ~self._ends[after] & ~(self._closes[before] & self._special[after])
-        return (1 + np.flatnonzero(self._ends[before] & opens)).astype(np.int64)
+        closed, ended = self._closes[tokens], self._ends[tokens]
+        for place in np.flatnonzero(self._behind[tokens]):
+            if place and ended[place - 1]:
+                closed[place] = ended[place] = True
+        last = ~ended[1:] & ~(closed[:-1] & self._special[tokens[1:]])
+        return 1 + np.flatnonzero(ended[:-1] & last)

@@ -1,0 +1,139 @@
+"""Where sentences begin, read off tokens; and that the draws of training keep them whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ryarn import ExtensionCallback, extend, make_method, tiny
+from ryarn.chat import completion_ids, prompt_ids
+from ryarn.errors import UserError
+from ryarn.models import load_tokenizer
+from ryarn.recipe import ModelConfig
+from ryarn.sentences import Sentences
+
+
+@pytest.fixture(scope="module")
+def miniature() -> Any:
+    return load_tokenizer(ModelConfig(name="miniature"))
+
+
+def split(tokenizer: Any, ids: list[int]) -> list[str]:
+    borders = Sentences(tokenizer).borders(np.array(ids, dtype=np.int64))
+    assert borders.dtype == np.int64
+    return [tokenizer.decode(part) for part in np.split(np.array(ids), borders)]
+
+
+def test_a_sentence_begins_behind_what_closes_one(miniature: Any) -> None:
+    text = "Mary went to the park. Where is Mary? John moved to the office!"
+    assert split(miniature, miniature(text)["input_ids"]) == [
+        " Mary went to the park.",
+        " Where is Mary?",
+        " John moved to the office!",
+    ]
+
+
+def test_quotes_belong_to_the_sentence_that_they_close(miniature: Any) -> None:
+    text = "He said: 'It was late.' John moved to the office."
+    parts = split(miniature, miniature(text)["input_ids"])
+    assert "".join(parts) == f" {text}"
+    assert parts[-1] == " John moved to the office."
+
+
+def test_marks_in_a_row_close_one_sentence(miniature: Any) -> None:
+    assert (
+        split(miniature, miniature("Mary went to the park... John ?! Well")["input_ids"])[
+            -1
+        ].strip()
+        == "Well"
+    )
+
+
+def test_turns_part_and_the_answer_stays_with_its_question(miniature: Any) -> None:
+    turns = [
+        {"role": "user", "content": "Write a poem about cows."},
+        {"role": "assistant", "content": "cows sand little"},
+        {"role": "user", "content": "Mary went to the park. Where is Mary?"},
+    ]
+    ids = prompt_ids(miniature, turns) + completion_ids(miniature, "park")
+    first, second, last = split(miniature, ids)
+    assert first.endswith(" cows sand little<|end|>")
+    assert second == "<|user|> Mary went to the park."
+    assert last == " Where is Mary?<|assistant|> park<|end|>"
+
+
+@pytest.mark.parametrize("ids", [[], [5]])
+def test_a_row_of_no_sentence_has_no_border(miniature: Any, ids: list[int]) -> None:
+    assert not len(Sentences(miniature).borders(np.array(ids, dtype=np.int64)))
+
+
+def test_marks_of_other_scripts_are_found_in_byte_level_vocabularies() -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    marks = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str("\u3002")[0][0]
+    vocabulary = {token: i for i, token in enumerate([*"ab.", marks, "[PAD]"])}
+    backend = Tokenizer(models.WordLevel(vocabulary))
+    backend.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]")
+    borders = Sentences(tokenizer).borders(np.array([0, 3, 1, 2, 0]))
+    assert borders.tolist() == [2, 4]
+
+
+def test_drawn_rows_keep_their_sentences_whole(miniature: Any) -> None:
+    model, _ = tiny.build("llama")
+    tokenizer = miniature
+    method = make_method("sentence-yarn", factor=4, spans=[4096])
+    extension = extend(model, method)
+    extension.read_sentences(tokenizer)
+    extension.set_progress(0, 1)
+    rng = np.random.default_rng(0)
+    tokens = torch.from_numpy(rng.integers(0, min(200, len(tokenizer)), (8, 40)))
+    stop = tokenizer(".")["input_ids"][-1]
+    tokens[:, 9::10] = stop
+    positions = extension._remapper._draw(tokens, None, None).numpy()
+    sentences = Sentences(tokenizer)
+    moved = 0
+    for row, drawn in zip(tokens.numpy(), positions, strict=True):
+        jumps = 1 + np.flatnonzero(np.diff(drawn) != 1)
+        assert set(jumps) <= set(sentences.borders(row).tolist())
+        moved += len(jumps)
+    assert moved > 8
+
+
+def test_training_without_the_text_says_what_to_do() -> None:
+    model, _ = tiny.build("llama")
+    extension = extend(model, make_method("sentence-yarn", factor=4, spans=[4096]))
+    extension.set_progress(0, 1)
+    model.train()
+    with pytest.raises(UserError, match=r"read_sentences\(tokenizer\)"):
+        model(input_ids=torch.arange(12)[None])
+
+
+def test_other_methods_do_not_read_the_tokenizer() -> None:
+    model, _ = tiny.build("llama")
+    extension = extend(model, make_method("randomized-yarn", factor=4, spans=[4096]))
+    extension.read_sentences(None)  # type: ignore[arg-type]
+    assert extension._remapper.sentences is None
+
+
+def test_a_trainer_tells_the_sampler_by_itself(tmp_path: Any) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    model, tokenizer = tiny.build("llama")
+    extension = extend(model, make_method("sentence-yarn", factor=4, spans=[512]))
+    ids = tokenizer("Mary is here. John is there. Where is Mary?")["input_ids"]
+    rows = [{"input_ids": ids, "labels": ids}] * 2
+    arguments = TrainingArguments(tmp_path, max_steps=1, report_to=[], use_cpu=True)
+    Trainer(
+        model,
+        arguments,
+        train_dataset=rows,
+        processing_class=tokenizer,
+        callbacks=[ExtensionCallback(extension)],
+    ).train()
+    assert extension._remapper.sentences is not None
+    assert extension.stats.max_position > len(ids)
