@@ -15,7 +15,7 @@ from miniature.documents import Writer
 from miniature.pretrain import LAYERS, PLANS, STAGES, Stage, pretrain
 from miniature.tokenizer import make_tokenizer
 from ryarn.chat import completion_ids, end_of_turn, prompt_ids
-from ryarn.models import load_model
+from ryarn.models import PACKAGED, load_model, load_skeleton
 from ryarn.recipe import ModelConfig
 from ryarn.tasks import words
 
@@ -141,9 +141,15 @@ def test_it_grows_saves_and_is_the_same_again(tmp_path: Path, architecture: str)
     assert json.loads(log[-1])["step"] == 10
 
 
-@pytest.fixture(scope="module")
-def packaged() -> tuple[Any, Any]:
-    return load_model(ModelConfig(name="miniature", dtype="float32"))
+@pytest.fixture(scope="module", params=PACKAGED)
+def packaged(request: pytest.FixtureRequest) -> tuple[Any, Any]:
+    return load_model(ModelConfig(name=request.param, dtype="float32"))
+
+
+def test_each_packaged_base_has_its_architecture() -> None:
+    found = [load_skeleton(ModelConfig(name=name)).config for name in PACKAGED]
+    assert [config.model_type for config in found] == list(PLANS)
+    assert {config.max_position_embeddings for config in found} == {256}
 
 
 def test_the_packaged_base_has_the_tokenizer_that_the_script_makes(
