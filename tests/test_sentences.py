@@ -104,6 +104,28 @@ def test_drawn_rows_keep_their_sentences_whole(miniature: Any) -> None:
     assert moved > 8
 
 
+def test_packed_documents_are_cut_at_their_own_sentences(miniature: Any) -> None:
+    model, _ = tiny.build("llama")
+    extension = extend(model, make_method("sentence-yarn", factor=4, spans=[1 << 20]))
+    extension.read_sentences(miniature)
+    extension.set_progress(0, 1)
+    one = miniature("Mary went to the park. John went to the office.")["input_ids"]
+    two = miniature("Where is Mary? Mary went to the park.")["input_ids"]
+    packed = torch.tensor([[*one, *two]])
+    ordinary = torch.tensor([[*range(len(one)), *range(len(two))]])
+    drawn = extension._remapper._draw(packed, None, ordinary).numpy()[0]
+    found = [drawn[: len(one)], drawn[len(one) :]]
+    for ids, positions in zip((one, two), found, strict=True):
+        jumps = 1 + np.flatnonzero(np.diff(positions) != 1)
+        assert jumps.tolist() == Sentences(miniature).borders(np.array(ids)).tolist()
+        assert len(jumps) == 1
+    # What a document gets does not depend on its company.
+    alone = extension._remapper
+    alone.set_progress(0, 1)
+    again = alone._draw(torch.tensor([two]), None, None).numpy()[0]
+    np.testing.assert_array_equal(again, found[1])
+
+
 def test_training_without_the_text_says_what_to_do() -> None:
     model, _ = tiny.build("llama")
     extension = extend(model, make_method("sentence-yarn", factor=4, spans=[4096]))

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 
 from ryarn.cli import main
 from ryarn.recipe import Recipe, load_recipe
@@ -69,3 +71,13 @@ def command(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     with pytest.raises(SystemExit) as end:
         main()
     return int(end.value.code or 0)
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(folder / "adapter_model.safetensors")
+    return found
+
+
+def run_info(recipe: Recipe) -> dict[str, Any]:
+    info: dict[str, Any] = json.loads((recipe.output / "run.json").read_text())
+    return info

@@ -53,7 +53,8 @@ class ExtensionCallback(TrainerCallback):
         if _is_preference(args):
             self.pair_rows(model)
         if (tokenizer := kwargs.get("processing_class")) is not None:
-            self.extension.read_sentences(tokenizer)
+            # A multimodal model's processor has one inside.
+            self.extension.read_sentences(getattr(tokenizer, "tokenizer", tokenizer))
         check_running()
         self.extension.verify(model)
         # Here, where all processes are: of sharded weights, one alone can't take a fingerprint.
