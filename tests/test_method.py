@@ -72,7 +72,7 @@ def test_which_methods_do_not_apply_to_a_model_pretrained_with_yarn(name: str) -
         ("rpe", {}, "method.spans is missing: 'rpe' draws positions"),
         ("randomized-yarn", {"spans": [16, 8]}, "decreases from 16 to 8"),
         ("sentence-yarn", {"spans": [8], "draw": "batch"}, "by each document's own sentences"),
-        ("pose", {"spans": [8], "chunks": RandomChunks()}, "'pose' cuts none: use chunked-yarn"),
+        ("pose", {"spans": [8], "chunks": RandomChunks()}, "is for chunked-yarn, not for 'pose'"),
     ],
 )
 def test_wrong_numbers_are_one_sentence(name: str, numbers: dict[str, Any], sentence: str) -> None:

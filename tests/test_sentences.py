@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from ryarn import ExtensionCallback, extend, make_method, tiny
+from ryarn import Extension, ExtensionCallback, extend, make_method, tiny
 from ryarn.chat import completion_ids, prompt_ids
 from ryarn.errors import UserError
 from ryarn.models import load_tokenizer
@@ -142,20 +143,33 @@ def test_other_methods_do_not_read_the_tokenizer() -> None:
     assert extension._remapper.sentences is None
 
 
-def test_a_trainer_tells_the_sampler_by_itself(tmp_path: Any) -> None:
+def trained_on(text: str, folder: Path, steps: int) -> tuple[Extension, int]:
+    """An extension after some steps of a plain trainer on one text, and the text's tokens."""
     from transformers import Trainer, TrainingArguments
 
     model, tokenizer = tiny.build("llama")
     extension = extend(model, make_method("sentence-yarn", factor=4, spans=[512]))
-    ids = tokenizer("Mary is here. John is there. Where is Mary?")["input_ids"]
-    rows = [{"input_ids": ids, "labels": ids}] * 2
-    arguments = TrainingArguments(tmp_path, max_steps=1, report_to=[], use_cpu=True)
+    ids = tokenizer(text)["input_ids"]
+    arguments = TrainingArguments(folder, max_steps=steps, report_to=[], use_cpu=True)
     Trainer(
         model,
         arguments,
-        train_dataset=rows,
+        train_dataset=[{"input_ids": ids, "labels": ids}] * 8,
         processing_class=tokenizer,
         callbacks=[ExtensionCallback(extension)],
     ).train()
+    return extension, len(ids)
+
+
+def test_a_trainer_tells_the_sampler_by_itself(tmp_path: Path) -> None:
+    text = "Mary is here. John is there. Where is Mary?"
+    extension, length = trained_on(text, tmp_path, steps=5)
     assert extension._remapper.sentences is not None
-    assert extension.stats.max_position > len(ids)
+    assert extension.stats.unbroken == 0
+    assert extension.stats.max_position > length
+
+
+def test_text_without_sentences_is_refused_not_silently_left_as_it_is(tmp_path: Path) -> None:
+    sentence = r"32 of 32 documents have no border .*: use method chunked-yarn"
+    with pytest.raises(UserError, match=sentence):
+        trained_on("def f(x): return x", tmp_path, steps=5)

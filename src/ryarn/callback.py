@@ -37,6 +37,7 @@ class ExtensionCallback(TrainerCallback):
     def __init__(self, extension: Extension) -> None:
         self.extension = extension
         self._seen: dict[int, tuple[int, int]] = {}
+        self._drawn = self._unbroken = 0
         self._reference = False
         self._contract: Contract | None = None
 
@@ -113,6 +114,7 @@ class ExtensionCallback(TrainerCallback):
                 f"read by the policy and {stats.without_gradients} by the reference at drawn "
                 "positions, so the two don't compare: give the trainer no ref_model"
             )
+        self._check_sentences()
         documents, contiguous = self._seen.get(stats.span, (0, 0))
         documents, contiguous = documents + stats.documents, contiguous + stats.contiguous
         self._seen[stats.span] = documents, contiguous
@@ -120,6 +122,18 @@ class ExtensionCallback(TrainerCallback):
             raise UserError(
                 f"{contiguous} of {documents} documents are longer than the span {stats.span} and "
                 "keep contiguous positions: raise method.spans or shorten the rows"
+            )
+
+    def _check_sentences(self) -> None:
+        """Refuse text without sentences: it would only be moved, never stretched."""
+        stats = self.extension.stats
+        self._drawn += stats.documents
+        self._unbroken += stats.unbroken
+        if self._drawn >= _ENOUGH and 2 * self._unbroken > self._drawn:
+            raise UserError(
+                f"{self._unbroken} of {self._drawn} documents have no border between sentences "
+                "(code? tables?), so their positions stay contiguous: use method chunked-yarn, "
+                "which cuts anywhere"
             )
 
     def on_log(

@@ -179,7 +179,7 @@ def _check_fits(name: str, draw: Draw, chunks: RandomChunks | None) -> None:
     sampler = METHODS[name].sampler
     if chunks is not None and not isinstance(sampler, RandomChunks):
         raise UserError(
-            f"method.chunks was given, but {name!r} cuts none: use chunked-yarn, or drop it"
+            f"method.chunks is for chunked-yarn, not for {name!r}: use that method, or drop it"
         )
     if draw == "batch" and isinstance(sampler, SentenceChunks):
         raise UserError(

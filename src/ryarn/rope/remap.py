@@ -46,6 +46,7 @@ class DrawStats:
         span: L_t, the range that positions were drawn from.
         documents: Documents seen.
         contiguous: Documents longer than the span, which kept contiguous positions.
+        unbroken: Documents without a border between sentences, where the sampler asks for them.
         max_position: Largest position drawn.
         mean_stretch: Mean over documents of (last - first position) / (length - 1); contiguous
             ones have 1.
@@ -56,6 +57,7 @@ class DrawStats:
     span: int = 0
     documents: int = 0
     contiguous: int = 0
+    unbroken: int = 0
     max_position: int = 0
     mean_stretch: float = 0.0
     without_gradients: int = 0
@@ -288,7 +290,10 @@ class Remapper:
         length, span = len(tokens), self.span
         assert span is not None
         sampler = self.method.sampler if length <= span else Contiguous()
-        borders = None if self.sentences is None else self.sentences.borders(tokens)
+        borders = None
+        if self.sentences is not None:
+            borders = self.sentences.borders(tokens)
+            self.stats.unbroken += not len(borders)
         return sampler(length, max(length, span), rng, borders)
 
 
