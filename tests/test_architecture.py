@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("thinking", "processes"),
     ),
     "method": ("method", "chat"),
+    "text": ("sentences",),
     "borders": ("rope", "tasks", "backends", "tiny"),
     "contents": ("recipe", "contract"),
     # `callback` stands below the stages: `train` uses the one that other people's trainers get.

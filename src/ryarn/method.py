@@ -153,25 +153,29 @@ def make_method(
         )
     row = METHODS[name]
     _check_fits(name, draw, chunks)
-    curriculum = None
-    if not isinstance(row.sampler, Contiguous):
-        if spans is None:
-            raise UserError(
-                f"method.spans is missing: {name!r} draws positions, so give the spans "
-                "L_1 <= ... <= L_T, e.g. [8192, 16384]"
-            )
-        curriculum = spans if isinstance(spans, Curriculum) else Curriculum(tuple(spans))
-        if row.fixed_span:
-            curriculum = Curriculum(curriculum.spans[-1:])
     return Method(
         name=name,
         train_factor=factor if row.yarn_in_training else None,
         eval_factor=eval_factor if row.yarn_at_inference else None,
         sampler=chunks or row.sampler,
-        curriculum=curriculum,
+        curriculum=_curriculum(name, spans),
         draw=draw,
         replace_scaling=replace_scaling,
     )
+
+
+def _curriculum(name: str, spans: Sequence[int] | Curriculum | None) -> Curriculum | None:
+    """What the method's positions are drawn from; None where nothing is drawn."""
+    row = METHODS[name]
+    if isinstance(row.sampler, Contiguous):
+        return None
+    if spans is None:
+        raise UserError(
+            f"method.spans is missing: {name!r} draws positions, so give the spans "
+            "L_1 <= ... <= L_T, e.g. [8192, 16384]"
+        )
+    curriculum = spans if isinstance(spans, Curriculum) else Curriculum(tuple(spans))
+    return Curriculum(curriculum.spans[-1:]) if row.fixed_span else curriculum
 
 
 def _check_fits(name: str, draw: Draw, chunks: RandomChunks | None) -> None:
