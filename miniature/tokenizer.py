@@ -43,7 +43,9 @@ def make_tokenizer(window: int) -> PreTrainedTokenizerFast:
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    tokenizer.decoder = decoders.ByteLevel()
+    # The space that a text is given in front is taken off again: an answer has to begin with what
+    # was asked for (the official MRCR rule), not with a space that only the tokenizer knows of.
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY - len(_PHRASES),
         special_tokens=[PAD, USER, ASSISTANT, END],

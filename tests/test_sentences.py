@@ -31,17 +31,22 @@ def split(tokenizer: Any, ids: list[int]) -> list[str]:
 def test_a_sentence_begins_behind_what_closes_one(miniature: Any) -> None:
     text = "Mary went to the park. Where is Mary? John moved to the office!"
     assert split(miniature, miniature(text)["input_ids"]) == [
-        " Mary went to the park.",
-        " Where is Mary?",
-        " John moved to the office!",
+        "Mary went to the park.",
+        "Where is Mary?",
+        "John moved to the office!",
     ]
 
 
 def test_quotes_belong_to_the_sentence_that_they_close(miniature: Any) -> None:
     text = "He said: 'It was late.' John moved to the office."
     parts = split(miniature, miniature(text)["input_ids"])
-    assert "".join(parts) == f" {text}"
-    assert parts[-1] == " John moved to the office."
+    assert " ".join(parts) == text
+    assert parts[-1] == "John moved to the office."
+
+
+def test_an_opening_quote_begins_the_next_sentence(miniature: Any) -> None:
+    text = 'It was late. "Where is Mary?" John moved to the office.'
+    assert " ".join(split(miniature, miniature(text)["input_ids"])) == text
 
 
 def test_marks_in_a_row_close_one_sentence(miniature: Any) -> None:
@@ -63,7 +68,7 @@ def test_turns_part_and_the_answer_stays_with_its_question(miniature: Any) -> No
     first, second, last = split(miniature, ids)
     assert first.endswith(" cows sand little<|end|>")
     assert second == "<|user|> Mary went to the park."
-    assert last == " Where is Mary?<|assistant|> park<|end|>"
+    assert last == "Where is Mary?<|assistant|> park<|end|>"
 
 
 @pytest.mark.parametrize("ids", [[], [5]])

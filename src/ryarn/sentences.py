@@ -18,6 +18,10 @@ _BEHIND = "\"')]}\u201d\u2019\u00bb"
 """What may stand behind such a mark, in its token or in one of its own."""
 
 
+_SPACES = (" ", "\u0120", "\u2581")
+"""How a vocabulary writes a space in front: as it is, byte-level, SentencePiece."""
+
+
 class Sentences:
     """Finds sentences by the tokens that close them.
 
@@ -36,11 +40,14 @@ class Sentences:
         self._special[[*tokenizer.all_special_ids, *(i for i, t in added if t.special)]] = True
         self._closes = np.zeros(size, dtype=bool)
         self._behind = np.zeros(size, dtype=bool)
-        # Decoded: in byte-level vocabularies only ASCII marks stand as themselves.
-        for token, text in enumerate(tokenizer.batch_decode([[i] for i in range(size)])):
+        # Decoded: in byte-level vocabularies only ASCII marks stand as themselves. As it stands: a
+        # space in front, which decoding may take off, tells an opening quote from a closing one.
+        texts = tokenizer.batch_decode([[i] for i in range(size)])
+        pieces = tokenizer.convert_ids_to_tokens(list(range(size)))
+        for token, (text, piece) in enumerate(zip(texts, pieces, strict=True)):
             bare = text.rstrip(_BEHIND)
             self._closes[token] = bare.endswith(CLOSING)
-            self._behind[token] = bool(text) and not bare
+            self._behind[token] = bool(text) and not bare and not piece.startswith(_SPACES)
         self._closes &= ~self._special
         self._ends = self._closes.copy()
         if tokenizer.chat_template:

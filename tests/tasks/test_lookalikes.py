@@ -12,8 +12,11 @@ import pytest
 from word_level import row_length, word_level
 
 from ryarn import tiny
+from ryarn.chat import completion_ids
 from ryarn.config import build
 from ryarn.errors import UserError
+from ryarn.models import PACKAGED, load_tokenizer
+from ryarn.recipe import ModelConfig
 from ryarn.records import Completion, Example
 from ryarn.tasks import lookalikes
 from ryarn.tasks.lookalikes import ORDINALS, PROSE_FROM, Lookalikes, LookalikesConfig, _draw
@@ -364,3 +367,15 @@ def test_a_skipped_row_has_no_score() -> None:
     score = scored("", "skipped")
     assert (score.scores, score.parsed, score.finish) == ({}, False, "skipped")
     assert (score.id, score.bin, score.source) == ("id", 64, "s")
+
+
+@pytest.mark.parametrize("name", PACKAGED)
+def test_a_right_answer_of_a_packaged_base_has_the_full_score(name: str) -> None:
+    # Its tokenizer puts a space before a text; left in the answer, no prefix was ever found.
+    tokenizer = load_tokenizer(ModelConfig(name=name))
+    task = Lookalikes(build(LookalikesConfig, {"task": "lookalikes", "lengths": [64], "rows": 20}))
+    for row in task.examples(tokenizer, "test"):
+        tokens = completion_ids(tokenizer, row.completion)
+        text = tokenizer.decode(tokens, skip_special_tokens=True)
+        score = task.score(row, Completion(row.id, text, 1, "stop"))
+        assert score.scores == {"mrcr": 1.0, "exact": 1.0}
