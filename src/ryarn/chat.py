@@ -76,10 +76,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
     text = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=THINKING)
     assert isinstance(text, str)
     tail = tokenizer(text.rpartition(probe)[2].strip(), add_special_tokens=False)["input_ids"]
-    # Not `all_special_ids`: those are the named ones alone, without Llama 3's <|eot_id|>.
-    added = tokenizer.added_tokens_decoder.items()
-    special = {*tokenizer.all_special_ids, *(i for i, token in added if token.special)}
-    if tail and tail[0] in special:
+    if tail and tail[0] in special_ids(tokenizer):
         return int(tail[0])
     if tokenizer.eos_token_id is None:
         raise UserError(
@@ -87,3 +84,10 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
             "turn with no special token: set tokenizer.eos_token"
         )
     return int(tokenizer.eos_token_id)
+
+
+def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Ids of all special tokens, those without a name of their own included."""
+    # Not `all_special_ids`: those are the named ones alone, without Llama 3's <|eot_id|>.
+    added = tokenizer.added_tokens_decoder.items()
+    return {*tokenizer.all_special_ids, *(i for i, token in added if token.special)}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ryarn.chat import end_of_turn
+from ryarn.chat import end_of_turn, special_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,9 +35,8 @@ class Sentences:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         size = len(tokenizer)
-        added = tokenizer.added_tokens_decoder.items()
         self._special = np.zeros(size, dtype=bool)
-        self._special[[*tokenizer.all_special_ids, *(i for i, t in added if t.special)]] = True
+        self._special[list(special_ids(tokenizer))] = True
         self._closes = np.zeros(size, dtype=bool)
         self._behind = np.zeros(size, dtype=bool)
         # Decoded: in byte-level vocabularies only ASCII marks stand as themselves. As it stands: a
