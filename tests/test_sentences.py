@@ -71,6 +71,36 @@ def test_turns_part_and_the_answer_stays_with_its_question(miniature: Any) -> No
     assert last == "Where is Mary?<|assistant|> park<|end|>"
 
 
+CHATML = """{% for m in messages %}<|{{ m.role }}|>
+{% if m.role == 'assistant' and loop.last %}(no thoughts)
+{% endif %}{{ m.content }}<|end|>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% if enable_thinking is false %}(no thoughts)
+{% endif %}{% endif %}"""
+"""Both turns end with one token and a line break, and thoughts come in some renderings alone."""
+
+
+@pytest.mark.parametrize("template", [None, CHATML])
+@pytest.mark.parametrize("question", ["Where is Mary?", "So where is she"])
+def test_the_answer_stays_with_its_question_where_a_user_s_turn_is_closed(
+    template: str | None, question: str
+) -> None:
+    _, tokenizer = tiny.build("llama")
+    tokenizer.chat_template = template or tokenizer.chat_template
+    turns = [
+        {"role": "user", "content": question},
+        {"role": "assistant", "content": "Here. There."},
+        {"role": "user", "content": question},
+    ]
+    ids = prompt_ids(tokenizer, turns) + completion_ids(tokenizer, "Here.")
+    first, second, last = split(tokenizer, ids)
+    assert question in first
+    assert first.endswith("Here.")
+    assert second == " There.<|end|>"
+    assert question in last
+    assert last.endswith("Here.<|end|>")
+
+
 @pytest.mark.parametrize("ids", [[], [5]])
 def test_a_row_of_no_sentence_has_no_border(miniature: Any, ids: list[int]) -> None:
     assert not len(Sentences(miniature).borders(np.array(ids, dtype=np.int64)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from ryarn.errors import UserError
@@ -84,6 +85,30 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
             "turn with no special token: set tokenizer.eos_token"
         )
     return int(tokenizer.eos_token_id)
+
+
+def opening_of_answer(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Ids of what the chat template writes between a user's text and the answer.
+
+    For ChatML, the end of the user's turn, a line break, and the header of the assistant's. What
+    follows in some renderings alone, as an empty thinking block, is left out.
+
+    Raises:
+        UserError: As `render_prompt`.
+    """
+    probe, answer = "\u2603", "\u2604"
+    question: Message = {"role": "user", "content": probe}
+    asked = render_prompt(tokenizer, [question]).rpartition(probe)[2]
+    # A second turn behind it, because some templates add to the last one alone.
+    turns = [question, {"role": "assistant", "content": answer}] * 2
+    text = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=THINKING)
+    assert isinstance(text, str)
+    answered = text.partition(answer)[0].rpartition(probe)[2]
+    first, second = (
+        tokenizer(part, add_special_tokens=False)["input_ids"] for part in (asked, answered)
+    )
+    common = takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    return [token for token, _ in common]
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:

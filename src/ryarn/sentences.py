@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ryarn.chat import end_of_turn, special_ids
+from ryarn.chat import end_of_turn, opening_of_answer, special_ids
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,7 +26,7 @@ class Sentences:
     """Finds sentences by the tokens that close them.
 
     A sentence ends with a token whose text ends with one of `CLOSING`, quotes and brackets behind
-    it not counted, or with the token that ends an assistant's turn. So "Mr." and "3." end one, too:
+    it not counted, or with the token that ends a turn. So "Mr." and "3." end one, too:
     a border more does no harm. Line breaks end none: chat templates have them in their headers.
 
     Args:
@@ -49,14 +49,17 @@ class Sentences:
             self._behind[token] = bool(text) and not bare and not piece.startswith(_SPACES)
         self._closes &= ~self._special
         self._ends = self._closes.copy()
+        self._opening = np.array([], dtype=np.int64)
         if tokenizer.chat_template:
             self._ends[end_of_turn(tokenizer)] = True
+            self._opening = np.array(opening_of_answer(tokenizer), dtype=np.int64)
 
     def borders(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where sentences begin, but for the first.
 
         Between two tokens that both close one there is no border, and none before a special token:
-        the end of a turn belongs to the sentence that it ends.
+        the end of a turn belongs to the sentence that it ends. Nor is there one between a question
+        and its answer, which at inference is generated right behind it.
 
         Args:
             tokens: Token ids of one document, shape [length].
@@ -69,4 +72,15 @@ class Sentences:
             if place and ended[place - 1]:
                 closed[place] = ended[place] = True
         last = ~ended[1:] & ~(closed[:-1] & self._special[tokens[1:]])
-        return 1 + np.flatnonzero(ended[:-1] & last)
+        borders = 1 + np.flatnonzero(ended[:-1] & last)
+        return borders[~self._opens(tokens)[borders]]
+
+    def _opens(self, tokens: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which tokens lead from a question to its answer; the answer's first is one of them."""
+        size = len(self._opening)
+        opens = np.zeros(len(tokens), dtype=bool)
+        if 0 < size <= len(tokens):
+            windows = np.lib.stride_tricks.sliding_window_view(tokens, size)
+            for start in np.flatnonzero((windows == self._opening).all(axis=-1)):
+                opens[start : start + size + 1] = True
+        return opens

@@ -132,7 +132,8 @@ def report(extension: Extension, seen: list[Pass], steps: int, seed: int) -> dic
 
     Attributes of the result: `documents` seen, `as_drawn` of them at exactly the positions of their
     address (in some step's span), `largest` position, `passes`, whether `yarn` is live (its
-    frequencies, and its factor on cos and sin), and how the `packing` reached the model.
+    frequencies, and its factor on cos and sin), how the `packing` reached the model, and the
+    tokens after which positions jump.
     """
     [rope] = extension.rope_map.extended
     method = extension.method
@@ -140,11 +141,13 @@ def report(extension: Extension, seen: list[Pass], steps: int, seed: int) -> dic
     yarn = extension.rope_map.yarn(rope, float(method.train_factor or 1))
     policy = [one for one in seen if one.gradients]
     total = as_drawn = 0
+    jumps: set[int] = set()
     for one in policy:
         span = method.curriculum.span(one.step, steps)
         for tokens, positions in one.documents():
             total += 1
             as_drawn += positions == expected_positions(tokens, span, seed, one.step)
+            jumps.update(np.array(tokens)[:-1][np.diff(positions) > 1].tolist())
     norms = [(one.cos**2 + one.sin**2).sqrt() for one in policy]
     return {
         "documents": total,
@@ -158,4 +161,5 @@ def report(extension: Extension, seen: list[Pass], steps: int, seed: int) -> dic
             and all(torch.allclose(n, torch.tensor(yarn.attention_scaling)) for n in norms)
         ),
         "factor": extension.rope_map.config.rope_parameters["factor"],
+        "jumps_after": sorted(jumps),
     }

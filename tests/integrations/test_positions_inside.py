@@ -25,17 +25,17 @@ COMMON: dict[str, Any] = {
 }
 
 
-def setting() -> tuple[Any, Any, Any, Dataset]:
+def setting(name: str) -> tuple[Any, Any, Any, Dataset]:
     model, tokenizer = build("llama")
     texts = [f"Room {n} is north of room {n + 1}." + " Yes." * (n % 3) for n in range(16)]
     rows = [tokenizer(text)["input_ids"] for text in texts]
     dataset = Dataset.from_list([{"input_ids": row, "labels": row} for row in rows])
-    method = make_method("randomized-yarn", factor=4, spans=[4096, 16384])
+    method = make_method(name, factor=4, spans=[4096, 16384])
     return model, tokenizer, extend(model, method, seed=SEED), dataset
 
 
 def transformers_trainer(folder: Path) -> tuple[Any, Any]:
-    model, tokenizer, extension, dataset = setting()
+    model, tokenizer, extension, dataset = setting("randomized-yarn")
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -48,8 +48,8 @@ def transformers_trainer(folder: Path) -> tuple[Any, Any]:
     return trainer, extension
 
 
-def trl_trainer(folder: Path, **changes: Any) -> tuple[Any, Any]:
-    model, tokenizer, extension, dataset = setting()
+def trl_trainer(folder: Path, name: str = "randomized-yarn", **changes: Any) -> tuple[Any, Any]:
+    model, tokenizer, extension, dataset = setting(name)
     options = {"per_device_train_batch_size": 4, "activation_checkpointing": False, **changes}
     trainer = SFTTrainer(
         model=model,
@@ -81,3 +81,13 @@ def test_every_document_is_at_the_positions_of_its_draw(kind: str, tmp_path: Pat
     assert found["factor"] == 4
     if "packed" in kind:
         assert min(found["per_pass"]) > 1
+
+
+def test_trl_keeps_the_sentences_of_packed_documents_whole(tmp_path: Path) -> None:
+    trainer, extension = trl_trainer(tmp_path, "sentence-yarn", **PACKED)
+    with watch(extension) as seen:
+        trainer.train()
+    found = report(extension, seen, STEPS, SEED)
+    assert min(found["per_pass"]) > 1
+    assert found["largest"] > 1024
+    assert found["jumps_after"] == [trainer.processing_class.convert_tokens_to_ids(".")]

@@ -19,6 +19,7 @@ from integrations.other_runs import (
     write_messages,
 )
 from ryarn.contract import Contract
+from ryarn.tiny import build
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -38,6 +39,19 @@ def check(found: dict[str, Any]) -> None:
     assert found["largest"] > 8192
 
 
+SENTENCES = {"name": "sentence-yarn", "factor": 4, "spans": [16384]}
+
+
+def check_sentences(found: dict[str, Any]) -> None:
+    """Positions jump, and where sentences end alone: the trainer's tokenizer was read."""
+    _, tokenizer = build("llama")
+    closing = tokenizer.convert_tokens_to_ids([".", "?"])
+    assert found["jumps_after"]
+    assert set(found["jumps_after"]) <= set(closing)
+    assert found["largest"] > 8192
+    assert found["yarn"]
+
+
 def check_saved(out: Path) -> None:
     for folder in (out, out / f"checkpoint-{STEPS}"):
         contract = Contract.load(folder)
@@ -54,6 +68,14 @@ def test_axolotl_packs_and_each_document_gets_its_draw(tmp_path: Path) -> None:
     check(found)
     assert max(found["per_pass"]) > 1
     check_saved(tmp_path / "out")
+
+
+def test_axolotl_keeps_sentences_whole(tmp_path: Path) -> None:
+    python_of("axolotl")
+    config = axolotl_config(tmp_path, ryarn=SENTENCES)
+    found = result(run_in("axolotl", HERE / "axolotl_probe.py", config, str(STEPS), str(SEED)))
+    assert max(found["per_pass"]) > 1
+    check_sentences(found)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +115,17 @@ def test_llamafactory_trains_at_drawn_positions(packing: str, tmp_path: Path) ->
         assert found["packing"] == ["mask [2, 1, 512, 512]"]
         assert min(found["per_pass"]) > 2
     check_saved(tmp_path / "out")
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_llamafactory_keeps_sentences_whole(packing: str, tmp_path: Path) -> None:
+    python_of("llamafactory")
+    config = llamafactory_config(tmp_path, ryarn=SENTENCES)
+    script = HERE / "llamafactory_probe.py"
+    found = result(
+        run_in("llamafactory", script, config, str(STEPS), str(SEED), *PACKINGS[packing])
+    )
+    check_sentences(found)
 
 
 def test_llamafactory_dpo_shares_positions_in_a_pair(tmp_path: Path) -> None:
