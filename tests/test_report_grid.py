@@ -220,10 +220,17 @@ def test_a_task_without_the_reference_compares_nothing_and_says_so(runs, tmp_pat
     # its place in the one table is between its neighbours, with dashes
     assert tables.all_labels([second, first])[-2:] == list(CHANCES)[-2:]
     assert {e.text for e in tables.summary_line(second, "randomized-yarn")} == {tables.DASH}
-    with pytest.raises(UserError, match="reference 'rpe': no such method; there are zero-shot"):
-        report_grid(grid, tmp_path, "rpe", [])
     with pytest.raises(UserError, match="no task has a finished run"):
-        report_grid({}, tmp_path, None, [])
+        report_grid({}, tmp_path, "rpe", [])
+
+
+def test_where_no_task_has_the_reference_no_other_takes_its_place(runs, tmp_path):
+    kept = [run for run in runs["conflicts"] if "randomized-yarn" not in run.parts]
+    [alone] = report_grid({"conflicts": kept}, tmp_path, "randomized-yarn", [])
+    assert alone.comparisons == []
+    text = (tmp_path / "report.md").read_text("utf-8")
+    assert "randomized-yarn has no finished run here: nothing is compared with it." in text
+    assert "(ref.)" not in text
 
 
 def test_the_one_table_has_each_bin_the_average_and_p(reports):

@@ -126,7 +126,7 @@ def test_a_method_whose_settings_all_failed_is_reported_and_the_others_go_on(
     assert not any("lora / seed" in name for name in inline.order)
     assert outcome.chosen == {("rooms", "randomized-yarn"): 2}
     assert {c.label for c in outcome.done} == {"zero-shot", "randomized-yarn"}
-    assert reported.reference is None
+    assert reported.reference == "lora"  # and no other in its place
     assert "rooms: setting 1 of randomized-yarn has no score: boom." in reported.about
     chosen = json.loads((tmp_path / "out" / "chosen.json").read_text())["choices"]
     assert chosen[0]["chosen"] is None

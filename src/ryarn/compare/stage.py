@@ -181,10 +181,8 @@ def _report(
     runs = {task: folders for task, folders in runs.items() if folders}
     if not runs:
         return []
-    anywhere = any(cell.label == grid.reference for cell in done)
     about = tell(grid, schedule, finals, done)
-    out = grid.output / REPORT_FOLDER
-    return report_grid(runs, out, grid.reference if anywhere else None, about, grid.paper)
+    return report_grid(runs, grid.output / REPORT_FOLDER, grid.reference, about, grid.paper)
 
 
 def tell(grid: GridRecipe, schedule: Schedule, finals: list[Cell], done: list[Cell]) -> list[str]:

@@ -112,25 +112,29 @@ class Report:
 
 
 def build_reports(tasks: Mapping[str, Sequence[Run]], reference: str | None) -> list[Report]:
-    """A report for each task; see `build_report`.
-
-    Raises:
-        UserError: No method of any task has the label `reference`.
-    """
-    groups = {task: group(runs) for task, runs in tasks.items()}
-    known = list(dict.fromkeys(label for of_task in groups.values() for label in of_task))
-    if reference is not None and reference not in known:
-        raise UserError(f"reference {reference!r}: no such method; there are {', '.join(known)}")
-    return [_report(task, groups[task], reference) for task in tasks]
+    """A report for each task; one that lacks the reference compares nothing and says so."""
+    return [_report(task, group(runs), reference) for task, runs in tasks.items()]
 
 
 def build_report(runs: Sequence[Run], reference: str | None = None) -> Report:
     """Pool, average and test the runs of one task; see `ryarn.stats` for the rules.
 
     Raises:
+        UserError: As `check_reference`.
+    """
+    check_reference(runs, reference)
+    return _report(str(runs[0].manifest["task"]), group(runs), reference)
+
+
+def check_reference(runs: Sequence[Run], reference: str | None) -> None:
+    """See that there is a method to compare with; None leaves the choice.
+
+    Raises:
         UserError: No method has the label `reference`.
     """
-    return build_reports({str(runs[0].manifest["task"]): runs}, reference)[0]
+    known = group(runs)
+    if reference is not None and reference not in known:
+        raise UserError(f"reference {reference!r}: no such method; there are {', '.join(known)}")
 
 
 def _report(task: str, groups: dict[str, list[Run]], reference: str | None) -> Report:

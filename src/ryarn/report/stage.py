@@ -12,7 +12,7 @@ from ryarn.errors import UserError
 from ryarn.evaluate import MANIFEST, SCORES
 from ryarn.records import Score, read_jsonl
 from ryarn.report.answers import Run
-from ryarn.report.results import Report, build_reports
+from ryarn.report.results import Report, build_reports, check_reference
 from ryarn.runs import EVALUATION, read_json
 
 
@@ -30,6 +30,7 @@ def report(runs: Sequence[Path], out: Path, reference: str | None = None) -> Rep
         UserError: No runs, a run without a finished evaluation, or runs on different rows.
     """
     loaded = load_runs(runs)
+    check_reference(loaded, reference)
     return _write({str(loaded[0].manifest["task"]): loaded}, out, reference, [], None)[0]
 
 
@@ -55,7 +56,7 @@ def report_grid(
         A report for each task.
 
     Raises:
-        UserError: As in `report`, or no task has the reference.
+        UserError: As in `report`.
     """
     if not runs:
         raise UserError("report: no task has a finished run")
