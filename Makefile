@@ -50,9 +50,10 @@ slow: $(SMOLLM2) ## the tests that take minutes or need the SmolLM2 weights
 demo: $(READY) ## all methods on the packaged tiny base, under ten minutes; goes on where it was
 	$(BIN)/ryarn compare recipes/demo.yaml
 
-demo-full: $(READY) ## two bases, five seeds, chosen hyper-parameters (hours); goes on where it was
+demo-full: $(READY) ## two bases, two tasks, five seeds, chosen hyper-parameters (hours); goes on where it was
 	$(BIN)/ryarn compare recipes/demo-full.yaml
 	$(BIN)/ryarn compare recipes/demo-full-qwen3.yaml
+	$(BIN)/ryarn compare recipes/lookalikes-qwen3.yaml
 
 pretrain-demo: $(READY) ## make the tiny bases again, into runs/miniature and runs/miniature-qwen3
 	$(BIN)/python -m miniature --out runs/miniature
