@@ -101,6 +101,12 @@ def test_the_answer_stays_with_its_question_where_a_user_s_turn_is_closed(
     assert last.endswith("Here.<|end|>")
 
 
+def test_a_template_of_line_breaks_alone_parts_sentences_as_ever() -> None:
+    _, tokenizer = tiny.build("llama")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    assert split(tokenizer, tokenizer("Here.\nThere.")["input_ids"]) == ["Here.", "\nThere."]
+
+
 @pytest.mark.parametrize("ids", [[], [5]])
 def test_a_row_of_no_sentence_has_no_border(miniature: Any, ids: list[int]) -> None:
     assert not len(Sentences(miniature).borders(np.array(ids, dtype=np.int64)))

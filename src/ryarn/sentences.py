@@ -35,8 +35,9 @@ class Sentences:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         size = len(tokenizer)
+        special = special_ids(tokenizer)
         self._special = np.zeros(size, dtype=bool)
-        self._special[list(special_ids(tokenizer))] = True
+        self._special[list(special)] = True
         self._closes = np.zeros(size, dtype=bool)
         self._behind = np.zeros(size, dtype=bool)
         # Decoded: in byte-level vocabularies only ASCII marks stand as themselves. As it stands: a
@@ -52,7 +53,10 @@ class Sentences:
         self._opening = np.array([], dtype=np.int64)
         if tokenizer.chat_template:
             self._ends[end_of_turn(tokenizer)] = True
-            self._opening = np.array(opening_of_answer(tokenizer), dtype=np.int64)
+            opening = opening_of_answer(tokenizer)
+            # A line break alone is in any text.
+            if len(opening) > 1 or special.intersection(opening):
+                self._opening = np.array(opening, dtype=np.int64)
 
     def borders(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where sentences begin, but for the first.
