@@ -27,11 +27,18 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message
             f"tokenizer {tokenizer.name_or_path!r} has no chat template: use an instruct model, "
             "or set tokenizer.chat_template"
         )
+    return _render(tokenizer, messages, opens=True)
+
+
+def _render(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, opens: bool = False
+) -> str:
+    """The turns as the template writes them; `opens`: with the opening of the model's next one."""
     from jinja2 import TemplateError
 
     try:
         text = tokenizer.apply_chat_template(
-            list(messages), tokenize=False, add_generation_prompt=True, enable_thinking=THINKING
+            list(messages), tokenize=False, add_generation_prompt=opens, enable_thinking=THINKING
         )
     except TemplateError as error:
         raise UserError(
@@ -73,9 +80,11 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> int:
         UserError: Neither the chat template nor the tokenizer says how a turn ends.
     """
     probe = "\u2603"
-    turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": probe}]
-    text = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=THINKING)
-    assert isinstance(text, str)
+    turns: list[Message] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": probe},
+    ]
+    text = _render(tokenizer, turns)
     tail = tokenizer(text.rpartition(probe)[2].strip(), add_special_tokens=False)["input_ids"]
     if tail and tail[0] in special_ids(tokenizer):
         return int(tail[0])
@@ -100,10 +109,8 @@ def opening_of_answer(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     question: Message = {"role": "user", "content": probe}
     asked = render_prompt(tokenizer, [question]).rpartition(probe)[2]
     # A second turn behind it, because some templates add to the last one alone.
-    turns = [question, {"role": "assistant", "content": answer}] * 2
-    text = tokenizer.apply_chat_template(turns, tokenize=False, enable_thinking=THINKING)
-    assert isinstance(text, str)
-    answered = text.partition(answer)[0].rpartition(probe)[2]
+    turns: list[Message] = [question, {"role": "assistant", "content": answer}] * 2
+    answered = _render(tokenizer, turns).partition(answer)[0].rpartition(probe)[2]
     first, second = (
         tokenizer(part, add_special_tokens=False)["input_ids"] for part in (asked, answered)
     )

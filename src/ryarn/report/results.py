@@ -123,7 +123,7 @@ def build_report(runs: Sequence[Run], reference: str | None = None) -> Report:
         UserError: As `check_reference`.
     """
     check_reference(runs, reference)
-    return _report(str(runs[0].manifest["task"]), group(runs), reference)
+    return build_reports({str(runs[0].manifest["task"]): runs}, reference)[0]
 
 
 def check_reference(runs: Sequence[Run], reference: str | None) -> None:
