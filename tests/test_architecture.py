@@ -49,7 +49,7 @@ NUMPY_ONLY = {"errors", "positions", "curriculum", "draws", "yarn", "stats", "me
 TORCH_FREE = {
     *(*NUMPY_ONLY, "records", "config", "recipe", "cli", "__init__"),
     *(f"compare.{name}" for name in ("stage", "grid", "cells", "choice", "schedule", "estimate")),
-    *("compare.forecast", "compare.watch", "compare.workers"),
+    *("compare.forecast", "compare.sharing", "compare.watch", "compare.workers"),
     *(f"tune.{name}" for name in ("stage", "search", "study", "trials", "tuned", "outlook")),
     *("paper.numbers", "paper.expected", "paper.rehearsal"),
     *(f"cost.{name}" for name in ("architectures", "sizes", "memory", "hours", "resources")),

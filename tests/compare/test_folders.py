@@ -93,21 +93,33 @@ def test_a_folder_older_than_a_key_is_still_the_cells_own(
         check_owner(cell)
 
 
-def test_a_tuned_cell_may_have_any_of_its_settings_until_the_choice_is_known(
+def test_a_choice_that_changes_leaves_finished_cells_where_they_are(
     tmp_path: Path, inline: InlinePool
 ) -> None:
     values = {1: 0.25, 2: 0.5, 3: 0.0}
     inline.run = lambda cell: finish(cell, {128: [values[cell.setting or 1]]})
     grid = make(tmp_path, choose=CHOOSE)
-    compare(grid)
-    best = tmp_path / "out/choose/rooms/lora/2/evaluation/scores.jsonl"
-    best.unlink()
-    values[2] = 0.0
-    outcome = compare(grid)
-    assert outcome.chosen["rooms", "lora"] == 1
-    assert set(outcome.failed) == {"rooms / lora / seed 0", "rooms / lora / seed 1"}
-    assert "train.learning_rate = 0.0002, not 0.0001" in outcome.failed["rooms / lora / seed 0"]
-    assert all(c.label != "lora" for c in outcome.done)
+    assert compare(grid).chosen["rooms", "lora"] == 2
+    tuned = tmp_path / "out/cells/rooms/lora/setting-2"
+    before = contents(tuned)
+    assert len(before) == 2 * 2
+
+    def choose(second: float) -> int:
+        (tmp_path / "out/choose/rooms/lora/2/evaluation/scores.jsonl").unlink()
+        values[2] = second
+        inline.order.clear()
+        outcome = compare(grid)
+        assert outcome.failed == {}
+        assert {c.recipe.train.learning_rate for c in outcome.done if c.label == "lora"} == {
+            {1: 1e-4, 2: 2e-4}[outcome.chosen["rooms", "lora"]]
+        }
+        return outcome.chosen["rooms", "lora"]
+
+    assert choose(0.0) == 1
+    assert inline.order == [f"rooms / lora / {run}" for run in ("setting 2", "seed 0", "seed 1")]
+    assert contents(tuned) == before
+    assert choose(0.5) == 2
+    assert inline.order == ["rooms / lora / setting 2"]  # and its cells are as they were
 
 
 def test_folders_of_others_are_left_alone(tmp_path: Path, inline: InlinePool) -> None:

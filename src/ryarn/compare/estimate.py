@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ryarn.compare.cells import TIMES, is_done, steps
@@ -73,9 +74,11 @@ class Survey:
     Attributes:
         offline: Ask no hub for what can be told without it: the sizes of the paper's models, and
             how many rows published data has.
+        spared: Run folders of cells that take over another's adapter, and so train on nothing.
     """
 
     offline: bool = False
+    spared: set[Path] = field(default_factory=set)
     _tokenizers: dict[str, Any] = field(default_factory=dict)
     _skeletons: dict[str, Any] = field(default_factory=dict)
     _bins: dict[tuple[str, str, str], Counter[int]] = field(default_factory=dict)
@@ -130,7 +133,7 @@ class Survey:
         config, answers = recipe.train, recipe.evaluate
         rows = number = seen = 0
         trained, bins = self.rows(recipe)
-        if recipe_method(recipe.method).trains:
+        if trained:
             rows = trained.total()
             number = steps(config, rows)
             a_step = config.batch_size * config.gradient_accumulation
@@ -151,13 +154,13 @@ class Survey:
         )
 
     def rows(self, recipe: Recipe) -> tuple[Counter[int], Counter[int]]:
-        """Length to rows: those of the training (none where nothing is trained), and the others.
+        """Length to rows: those of the training (none where the cell has none), and the others.
 
         Raises:
             UserError: The data can't be made.
         """
         answers = recipe.evaluate
-        trains = recipe_method(recipe.method).trains
+        trains = recipe_method(recipe.method).trains and recipe.output not in self.spared
         trained = self._count(recipe, recipe.train.data, "train") if trains else Counter[int]()
         return trained, self._count(recipe, answers.data, answers.split)
 

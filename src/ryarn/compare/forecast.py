@@ -18,6 +18,7 @@ from ryarn.compare.estimate import (
 )
 from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, check_cells
 from ryarn.compare.schedule import check_folders
+from ryarn.compare.sharing import spared
 from ryarn.compare.stage import check_output
 from ryarn.compare.watch import duration
 from ryarn.compare.workers import share
@@ -75,8 +76,8 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     check_cells(grid)
     check_output(grid)
     check_folders(grid)
-    survey = Survey(offline=True)
     every = [*candidates(grid), *cells(grid)]
+    survey = Survey(offline=True, spared=spared(every))
     survey.check(every)
     left = [cell for cell in every if not is_done(cell)]
     count, threads = share(len(every), processes or grid.processes)
@@ -99,6 +100,10 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     once = list(dict.fromkeys(cell.label for cell in cells(grid) if not cell.trains))
     if once and len(grid.seeds) > 1:
         notes.append(f"nothing is trained in {', '.join(once)}: once, with the first seed")
+    if survey.spared:
+        notes.append(
+            f"{len(survey.spared)} cells differ from another in s' alone and take its adapter over"
+        )
     unread = source_note(every)
     if unread:
         notes.append(unread)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -178,6 +178,7 @@ class Cell:
         setting: Number of the setting that it has, from 1; None where nothing is tuned.
         candidate: Whether it is there to choose by; else it is part of the comparison.
         recipe: The merged recipe, its `output` the cell's own folder.
+        donor: Run folder of the cell whose adapter this one takes over; None for its own training.
     """
 
     task: str
@@ -186,6 +187,7 @@ class Cell:
     setting: int | None
     candidate: bool
     recipe: Recipe
+    donor: Path | None = field(default=None, kw_only=True)
 
     @property
     def name(self) -> str:
@@ -220,8 +222,7 @@ def check_cells(grid: GridRecipe) -> None:
     Raises:
         UserError: One is not; the sentence names it and the key.
     """
-    for number in range(1, settings_count(grid) + 1):
-        cells(grid, {(task, label): number for task in grid.tasks for label in grid.methods})
+    every_cell(grid)
     for cell in candidates(grid):
         longest = cell.recipe.train.max_length
         lengths = getattr(cell.recipe.evaluate.data, "lengths", [])
@@ -278,6 +279,19 @@ def cells(grid: GridRecipe, chosen: Chosen | None = None) -> list[Cell]:
     return found
 
 
+def every_cell(grid: GridRecipe) -> list[Cell]:
+    """Every cell that there can be, whatever is chosen.
+
+    Raises:
+        UserError: A merged recipe is none.
+    """
+    found: dict[Path, Cell] = {}
+    for number in range(1, settings_count(grid) + 1):
+        chosen = {(task, label): number for task in grid.tasks for label in grid.methods}
+        found |= {cell.recipe.output: cell for cell in cells(grid, chosen)}
+    return [*found.values(), *candidates(grid)]
+
+
 def _cell(
     grid: GridRecipe, task: str, label: str, seed: int, setting: int | None, *, candidate: bool
 ) -> Cell:
@@ -288,7 +302,9 @@ def _cell(
     for part in parts:
         merged = merge(merged, {key: getattr(part, key) for key in Changes.model_fields})
     merged["method"] = {"name": label, **merged["method"]}
-    folder = grid.output / CELLS / slug(task) / slug(label) / f"seed-{seed}"
+    # With the setting in its path, a choice that changes leaves finished cells where they are.
+    tuned = [] if setting is None else [f"setting-{setting}"]
+    folder = Path(grid.output, CELLS, slug(task), slug(label), *tuned, f"seed-{seed}")
     if candidate and grid.choose is not None:
         chooser = merge(grid.choose.evaluate, {"split": "held-out"})
         merged["evaluate"] = merge(merged["evaluate"], chooser)

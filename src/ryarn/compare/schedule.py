@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from ryarn.compare.cells import check_owner, is_done
 from ryarn.compare.choice import Choice, choose
-from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, settings_count
-from ryarn.errors import UserError
+from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, every_cell
+from ryarn.compare.sharing import Trainings
 
 
 class Schedule:
@@ -38,6 +40,8 @@ class Schedule:
         self.done: list[Cell] = []
         self.failed: dict[str, str] = {}
         self.choices: dict[tuple[str, str], Choice] = {}
+        self._running: set[Path] = set()
+        self._trainings = Trainings(every_cell(grid))
         self._candidates: dict[tuple[str, str], list[Cell]] = {}
         for cell in candidates(grid):
             self._candidates.setdefault((cell.task, cell.label), []).append(cell)
@@ -55,14 +59,17 @@ class Schedule:
 
     def next(self) -> Cell | None:
         """Take the cell that should run next; None if none can right now."""
-        if not self.waiting:
+        free = [cell for cell in self.waiting if not self._trainings.under_way(cell, self._running)]
+        if not free:
             return None
-        best = max(self.waiting, key=lambda cell: (cell.candidate, self._cost(cell)))
+        best = max(free, key=lambda cell: (cell.candidate, self._cost(cell)))
         self.waiting.remove(best)
-        return best
+        self._running.add(best.recipe.output)
+        return replace(best, donor=self._trainings.finished(best))
 
     def settle(self, cell: Cell, error: str | None) -> None:
         """Note how a cell ended; the last candidate of a method decides for its other cells."""
+        self._running.discard(cell.recipe.output)
         if error is None:
             self.done.append(cell)
         else:
@@ -88,13 +95,7 @@ class Schedule:
             why = f"no setting of it could be chosen: {next(iter(choice.reasons.values()))}"
             self.failed |= {cell.name: why for cell in mine}
             return
-        for cell in mine:
-            try:
-                check_owner(cell)
-            except UserError as error:
-                self.failed[cell.name] = str(error)
-            else:
-                self._add([cell])
+        self._add(mine)
 
 
 def check_folders(grid: GridRecipe) -> None:
@@ -103,14 +104,5 @@ def check_folders(grid: GridRecipe) -> None:
     Raises:
         UserError: A cell's folder belongs to another recipe.
     """
-    for cell in candidates(grid):
+    for cell in every_cell(grid):
         check_owner(cell)
-    every = {
-        number: cells(
-            grid, {(task, label): number for task in grid.tasks for label in grid.methods}
-        )
-        for number in range(1, settings_count(grid) + 1)
-    }
-    for variants in zip(*every.values(), strict=True):
-        # Which setting it will have is not known yet: any of them may be there.
-        check_owner(variants[0], [cell.recipe for cell in variants[1:]])

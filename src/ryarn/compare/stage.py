@@ -13,6 +13,7 @@ from ryarn.compare.choice import CHOSEN, Choice, write_choices
 from ryarn.compare.estimate import Survey
 from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, check_cells, settings_count
 from ryarn.compare.schedule import Schedule, check_folders
+from ryarn.compare.sharing import spared
 from ryarn.compare.watch import Board, part_done
 from ryarn.compare.workers import Pool, share
 from ryarn.config import dump
@@ -69,7 +70,7 @@ def compare(
     check_output(grid)
     check_folders(grid)
     console = console or Console(stderr=True)
-    survey = Survey()
+    survey = Survey(spared=spared([*candidates(grid), *cells(grid)]))
     survey.check(unfinished(grid))
     with alone(grid.output):
         (grid.output / GRID).write_text(dump(grid), encoding="utf-8")
@@ -203,6 +204,11 @@ def tell(grid: GridRecipe, schedule: Schedule, finals: list[Cell], done: list[Ce
             f"than the training rows, in a run with seed {grid.choose.seed}: "
             f"{settings_count(grid)} settings each of {_listed(list(grid.choose.settings))}."
         )
+        if spared(candidates(grid)):
+            sentences.append(
+                "Settings that differ from another in s' alone take its adapter over: s' has no "
+                "part in training."
+            )
         untuned = [label for label in grid.methods if label not in grid.choose.settings]
         if untuned:
             sentences.append(f"Nothing was chosen for {_listed(untuned)}.")

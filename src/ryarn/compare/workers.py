@@ -23,6 +23,7 @@ from typing import Any
 from ryarn.checkpoints import last_checkpoint
 from ryarn.compare.cells import ERROR, OUTPUT, TIMES, check_owner, is_done, is_trained
 from ryarn.compare.grid import Cell
+from ryarn.compare.sharing import adopt
 from ryarn.errors import SelfTestError, TrainingError, UserError
 from ryarn.evaluate import COMPLETIONS
 from ryarn.recipe import Recipe
@@ -288,7 +289,7 @@ def attempt(cell: Cell, run: Callable[[Cell], None] | None = None) -> str | None
 
 
 def run_cell(cell: Cell, callbacks: Sequence[Any] = ()) -> None:
-    """Do what is left of a cell: train or go on training, then evaluate.
+    """Do what is left of a cell: train or go on training, or take its adapter over; then evaluate.
 
     Args:
         cell: The cell.
@@ -303,7 +304,10 @@ def run_cell(cell: Cell, callbacks: Sequence[Any] = ()) -> None:
     if is_done(cell):
         return
     recipe = cell.recipe
-    if cell.trains and not is_trained(recipe):
+    if cell.donor is not None and not is_trained(recipe):
+        adopt(recipe, cell.donor)
+        print(f"the adapter is that of {cell.donor}: the training is the same", flush=True)
+    elif cell.trains and not is_trained(recipe):
         resume = last_checkpoint(recipe.output / CHECKPOINTS) is not None
         with _timed(recipe, "train", whole=not resume):
             train(recipe, resume=resume, callbacks=callbacks)

@@ -1,0 +1,107 @@
+"""Trainings that cells share: s' has no part in it, so cells that differ in s' alone need one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ryarn.compare.cells import is_trained
+from ryarn.compare.grid import Cell
+from ryarn.disk import writing
+from ryarn.recipe import WITHOUT_EFFECT, Recipe, recipe_method
+from ryarn.runs import ADAPTER, LOG, RUN, read_json, write_json
+
+SHARED = "trained_in"
+"""Key of `run.json`: the run folder that an adapter was taken over from."""
+
+
+def training(recipe: Recipe) -> str:
+    """All that an adapter's weights depend on, as text: equal texts are one training."""
+    parts = recipe.model_dump(mode="json", include={"model", "method", "train", "seed"})
+    del parts["method"]["eval_factor"]
+    for key in WITHOUT_EFFECT:
+        del parts["train"][key]
+    return json.dumps(parts, sort_keys=True)
+
+
+class Trainings:
+    """Which cells have the same training, and where it is finished.
+
+    Args:
+        cells: All that there can be, in folders that are theirs.
+    """
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._same: dict[str, list[Cell]] = {}
+        for cell in cells:
+            if cell.trains:
+                self._same.setdefault(training(cell.recipe), []).append(cell)
+
+    def finished(self, cell: Cell) -> Path | None:
+        """Another cell's run folder with this cell's adapter; None if it has it, or nobody has."""
+        if not cell.trains or is_trained(cell.recipe):
+            return None
+        there = (other.recipe for other in self._others(cell) if is_trained(other.recipe))
+        return next((recipe.output for recipe in there), None)
+
+    def under_way(self, cell: Cell, running: Collection[Path]) -> bool:
+        """Whether another cell is at this cell's training, so that waiting for it saves one.
+
+        Args:
+            cell: The cell.
+            running: Run folders of the cells in hand.
+        """
+        if not cell.trains or is_trained(cell.recipe) or self.finished(cell) is not None:
+            return False
+        return any(other.recipe.output in running for other in self._others(cell))
+
+    def _others(self, cell: Cell) -> list[Cell]:
+        same = self._same.get(training(cell.recipe), [])
+        return [other for other in same if other.recipe.output != cell.recipe.output]
+
+
+def spared(cells: Iterable[Cell]) -> set[Path]:
+    """Run folders of the cells whose training a cell before them does.
+
+    Args:
+        cells: In the order in which they are planned.
+    """
+    seen: set[str] = set()
+    found = set()
+    for cell in cells:
+        key = training(cell.recipe)
+        if cell.trains and key in seen:
+            found.add(cell.recipe.output)
+        seen.add(key)
+    return found
+
+
+def adopt(recipe: Recipe, donor: Path) -> None:
+    """Take over the adapter of a run with the same training, under the s' of this one.
+
+    Args:
+        recipe: Of the run that has no adapter yet.
+        donor: Run folder of one that has.
+
+    Raises:
+        OSError: The disk refuses; starting again starts over.
+    """
+    from ryarn.adapter_readme import write_readme
+    from ryarn.contract import Contract
+
+    adapter = recipe.output / ADAPTER
+    partial = adapter.with_name(f"{ADAPTER}.partial")
+    with writing(adapter, "then start the same command again"):
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        for path in (donor / ADAPTER).iterdir():
+            shutil.copy(path, partial)
+        eval_factor = recipe_method(recipe.method).eval_factor
+        replace(Contract.load(partial), eval_factor=eval_factor).save(partial)
+        write_readme(partial, adapter)
+        shutil.copy(donor / LOG, recipe.output / LOG)
+        write_json(recipe.output / RUN, {**read_json(donor / RUN), SHARED: str(donor)})
+        partial.rename(adapter)
