@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from grids import CHOOSE, make
+from grids import CHOOSE, finish, make
 from rich.console import Console
 
 from inline_pool import InlinePool
@@ -131,6 +131,19 @@ def test_the_forecast_knows_what_is_finished_and_how_long_it_took(
     assert lora.seconds == pytest.approx(each)
     assert f"time: about {duration(2 * each)} with 1 process" in seen.notes[-1]
     assert "from 2 finished cells" in seen.notes[-1]
+
+
+def test_the_forecast_knows_what_was_chosen(tmp_path: Path, inline: InlinePool) -> None:
+    inline.run = lambda cell: finish(cell, {128: [0.5 + (cell.setting == 2) / 4]})
+    grid = make(tmp_path, choose=CHOOSE)
+    assert set(compare(grid).chosen.values()) == {2}
+    seen = forecast(grid)
+    assert all(line.done == line.cells for line in seen.lines)
+    assert "nothing is left to run but the report" in seen.notes
+    (tmp_path / "out/cells/rooms/lora/setting-2/seed-1/evaluation/scores.jsonl").unlink()
+    inline.order.clear()
+    compare(grid)
+    assert inline.order == ["rooms / lora / seed 1"]
 
 
 def test_the_forecast_fits_a_terminal(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from ryarn.compare.estimate import (
     reckoned,
     seconds_each,
 )
-from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, check_cells
-from ryarn.compare.schedule import check_folders
+from ryarn.compare.grid import Cell, GridRecipe, cells, check_cells
+from ryarn.compare.schedule import check_folders, plan
 from ryarn.compare.sharing import spared
 from ryarn.compare.stage import check_output
 from ryarn.compare.watch import duration
@@ -76,7 +76,7 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     check_cells(grid)
     check_output(grid)
     check_folders(grid)
-    every = [*candidates(grid), *cells(grid)]
+    every = plan(grid)
     survey = Survey(offline=True, spared=spared(every))
     survey.check(every)
     left = [cell for cell in every if not is_done(cell)]

@@ -50,6 +50,12 @@ class Schedule:
             self._add(of_method)
         self._add([cell for cell in cells(grid) if (cell.task, cell.label) not in self._candidates])
 
+    @property
+    def chosen(self) -> dict[tuple[str, str], int]:
+        """(task, label) to the number of the setting that won, from 1, as far as it is known."""
+        winners = {key: choice.winner for key, choice in self.choices.items()}
+        return {key: winner for key, winner in winners.items() if winner is not None}
+
     def _add(self, more: list[Cell]) -> None:
         for cell in more:
             if is_done(cell):
@@ -96,6 +102,12 @@ class Schedule:
             self.failed |= {cell.name: why for cell in mine}
             return
         self._add(mine)
+
+
+def plan(grid: GridRecipe) -> list[Cell]:
+    """Candidates and cells of a grid; with the first setting where none can be chosen yet."""
+    choices = Schedule(grid, lambda cell: 0.0, lambda *_: None).chosen
+    return [*candidates(grid), *cells(grid, choices)]
 
 
 def check_folders(grid: GridRecipe) -> None:

@@ -12,7 +12,7 @@ from ryarn.compare.cells import is_done, progress
 from ryarn.compare.choice import CHOSEN, Choice, write_choices
 from ryarn.compare.estimate import Survey
 from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, check_cells, settings_count
-from ryarn.compare.schedule import Schedule, check_folders
+from ryarn.compare.schedule import Schedule, check_folders, plan
 from ryarn.compare.sharing import spared
 from ryarn.compare.watch import Board, part_done
 from ryarn.compare.workers import Pool, share
@@ -70,27 +70,17 @@ def compare(
     check_output(grid)
     check_folders(grid)
     console = console or Console(stderr=True)
-    survey = Survey(spared=spared([*candidates(grid), *cells(grid)]))
-    survey.check(unfinished(grid))
+    planned = plan(grid)
+    survey = Survey(spared=spared(planned))
+    survey.check(cell for cell in planned if not is_done(cell))
     with alone(grid.output):
         (grid.output / GRID).write_text(dump(grid), encoding="utf-8")
-        schedule = _run(grid, survey, processes or grid.processes, console)
-        finals = cells(grid, chosen(schedule))
+        schedule = _run(grid, planned, survey, processes or grid.processes, console)
+        finals = cells(grid, schedule.chosen)
         done = [cell for cell in finals if is_done(cell) and cell.name not in schedule.failed]
         tasks = _report(grid, schedule, finals, done)
     report = grid.output / REPORT_FOLDER if tasks else None
-    return Outcome(done, schedule.failed, chosen(schedule), report, tasks)
-
-
-def unfinished(grid: GridRecipe) -> list[Cell]:
-    """Cells with something left to do; tuned methods with their first setting."""
-    return [cell for cell in (*candidates(grid), *cells(grid)) if not is_done(cell)]
-
-
-def chosen(schedule: Schedule) -> dict[tuple[str, str], int]:
-    """The settings chosen so far."""
-    winners = {key: choice.winner for key, choice in schedule.choices.items()}
-    return {key: winner for key, winner in winners.items() if winner is not None}
+    return Outcome(done, schedule.failed, schedule.chosen, report, tasks)
 
 
 def check_output(grid: GridRecipe) -> None:
@@ -134,9 +124,14 @@ def alone(folder: Path, command: str = "compare") -> Iterator[None]:
         yield
 
 
-def _run(grid: GridRecipe, survey: Survey, processes: int | None, console: Console) -> Schedule:
+def _run(
+    grid: GridRecipe,
+    planned: list[Cell],
+    survey: Survey,
+    processes: int | None,
+    console: Console,
+) -> Schedule:
     """Run what is left, until nothing can run any more."""
-    planned = [*candidates(grid), *cells(grid)]
     left = [cell for cell in planned if not is_done(cell)]
 
     def cost(cell: Cell) -> float:
