@@ -12,6 +12,7 @@ import numpy as np
 
 from ryarn.evaluate import official
 from ryarn.records import Score
+from ryarn.report.trained import Trained
 from ryarn.stats import Estimate, estimate, estimate_over_seeds
 from ryarn.stats.layout import Floats
 
@@ -21,11 +22,12 @@ NOT_SETTINGS = ("label", "seed", "adapter", "versions")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluated run folder."""
+    """One evaluated run folder; `trained` where it has a log of its training."""
 
     folder: Path
     manifest: dict[str, Any]
     scores: list[Score]
+    trained: Trained | None = None
 
     @property
     def settings(self) -> str:

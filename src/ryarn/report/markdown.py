@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ryarn.paper.comparison import HEADER, PaperTable
-from ryarn.report import tables
+from ryarn.report import tables, trained
 from ryarn.report.settings import settings
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ def _task(report: Report) -> list[str]:
             ]
     header, *rows = tables.seed_table(report) or [[]]
     parts += ["## Each seed by itself", table(header, rows)] if rows else []
+    learned = trained.trained_rows(report)
+    if learned:
+        parts += ["## What training reached", trained.HOW, table(trained.HEADER, learned)]
     parts += ["## Rows", table(tables.COUNT_HEADER, tables.count_rows(report))]
     for rule in tables.other_rules(report):
         header = tables.score_header(report)[: 1 + len(report.bins)]

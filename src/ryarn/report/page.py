@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ryarn.paper.comparison import HEADER, PaperTable
-from ryarn.report import tables
+from ryarn.report import tables, trained
 from ryarn.report.markdown import title
 from ryarn.report.settings import settings
 
@@ -132,6 +132,13 @@ def _task(report: Report) -> list[str]:
     ]
     header, *rows = tables.seed_table(report) or [[]]
     sections += ["<h3>Each seed by itself</h3>", _table(header, rows)] if rows else []
+    learned = trained.trained_rows(report)
+    if learned:
+        sections += [
+            "<h3>What training reached</h3>",
+            _table(trained.HEADER, learned),
+            f'<p class="about">{escape(trained.HOW)}</p>',
+        ]
     counts = _table(tables.COUNT_HEADER, tables.count_rows(report))
     title_ = "Rows: what was scored, skipped, unparsed, cut or still thinking"
     sections.append(_fold(title_, counts))

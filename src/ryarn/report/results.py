@@ -12,6 +12,7 @@ from ryarn.evaluate import FAILED, SKIPPED
 from ryarn.report.answers import Answers, Run, group
 from ryarn.report.comparison import Comparison, compare
 from ryarn.report.samples import Sample, samples
+from ryarn.report.trained import Trained
 from ryarn.stats import Estimate
 from ryarn.thinking import THINKING
 
@@ -53,6 +54,7 @@ class RunLine:
     manifest: dict[str, Any]
     mean: dict[int, float | None]
     ood: float | None
+    trained: Trained | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,8 @@ def _method(
     for run in runs:
         own = Answers.of([run])
         means = {b: own.estimate([b]).mean for b in bins}
-        lines.append(RunLine(str(run.folder), run.manifest, means, own.average(ood).mean))
+        mean = own.average(ood).mean
+        lines.append(RunLine(str(run.folder), run.manifest, means, mean, run.trained))
     cells = [_cell(b, runs, answers, others) for b in bins]
     return Method(label, answers.seeds, cells, answers.average(ood), lines)
 

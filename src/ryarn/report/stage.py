@@ -13,6 +13,7 @@ from ryarn.evaluate import MANIFEST, SCORES
 from ryarn.records import Score, read_jsonl
 from ryarn.report.answers import Run
 from ryarn.report.results import Report, build_reports, check_reference
+from ryarn.report.trained import Trained
 from ryarn.runs import EVALUATION, read_json
 
 
@@ -108,7 +109,8 @@ def _load_run(folder: Path) -> Run:
     if not (place / SCORES).is_file():
         raise UserError(f"run {folder}: its evaluation is not finished; run `ryarn evaluate` again")
     manifest = read_json(place / MANIFEST)
-    return Run(folder, manifest, [Score(**row) for row in read_jsonl(place / SCORES)])
+    scores = [Score(**row) for row in read_jsonl(place / SCORES)]
+    return Run(folder, manifest, scores, Trained.read(folder))
 
 
 def _write(
