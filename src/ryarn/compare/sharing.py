@@ -35,16 +35,21 @@ class Trainings:
     """
 
     def __init__(self, cells: Iterable[Cell]) -> None:
-        self._same: dict[str, list[Cell]] = {}
+        same: dict[str, list[Cell]] = {}
         for cell in cells:
             if cell.trains:
-                self._same.setdefault(training(cell.recipe), []).append(cell)
+                same.setdefault(training(cell.recipe), []).append(cell)
+        self._others = {
+            cell.recipe.output: [other.recipe for other in group if other is not cell]
+            for group in same.values()
+            for cell in group
+        }
 
     def finished(self, cell: Cell) -> Path | None:
         """Another cell's run folder with this cell's adapter; None if it has it, or nobody has."""
         if not cell.trains or is_trained(cell.recipe):
             return None
-        there = (other.recipe for other in self._others(cell) if is_trained(other.recipe))
+        there = filter(is_trained, self._others[cell.recipe.output])
         return next((recipe.output for recipe in there), None)
 
     def under_way(self, cell: Cell, running: Collection[Path]) -> bool:
@@ -56,11 +61,7 @@ class Trainings:
         """
         if not cell.trains or is_trained(cell.recipe) or self.finished(cell) is not None:
             return False
-        return any(other.recipe.output in running for other in self._others(cell))
-
-    def _others(self, cell: Cell) -> list[Cell]:
-        same = self._same.get(training(cell.recipe), [])
-        return [other for other in same if other.recipe.output != cell.recipe.output]
+        return any(recipe.output in running for recipe in self._others[cell.recipe.output])
 
 
 def spared(cells: Iterable[Cell]) -> set[Path]:
