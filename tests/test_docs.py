@@ -12,7 +12,14 @@ import ryarn
 from ryarn.backends.config import OpenAIConfig, VllmConfig
 from ryarn.config import Config
 from ryarn.method import METHODS
-from ryarn.recipe import CurriculumConfig, EvaluateConfig, MethodConfig, ModelConfig, Recipe
+from ryarn.recipe import (
+    ChunksConfig,
+    CurriculumConfig,
+    EvaluateConfig,
+    MethodConfig,
+    ModelConfig,
+    Recipe,
+)
 from ryarn.recipe import TrainConfig as Train
 from ryarn.tasks.registry import CONFIGS
 
@@ -49,7 +56,7 @@ def table(title: str) -> dict[str, str]:
 def test_the_recipe_reference_lists_every_key_and_no_other(title: str) -> None:
     keys = set(SECTIONS[title].model_fields)
     if title == "method":
-        keys |= set(CurriculumConfig.model_fields)
+        keys |= {*CurriculumConfig.model_fields, *ChunksConfig.model_fields}
     assert set(table(title)) == keys
 
 
@@ -57,7 +64,7 @@ def test_the_recipe_reference_lists_every_key_and_no_other(title: str) -> None:
 def test_the_recipe_reference_has_the_defaults(title: str) -> None:
     fields = dict(SECTIONS[title].model_fields)
     if title == "method":
-        fields |= CurriculumConfig.model_fields
+        fields |= CurriculumConfig.model_fields | ChunksConfig.model_fields
     written = table(title)
     for key, field in fields.items():
         # The default of these is only how a section is told apart.

@@ -10,6 +10,7 @@ import pytest
 from ryarn.errors import UserError
 from ryarn.method import METHODS, make_method
 from ryarn.positions import Contiguous, RandomChunks, SentenceChunks, SkipWise, UniformSubset
+from ryarn.recipe import ChunksConfig, MethodConfig, recipe_method
 
 # name: trains, s, s', sampler, spans; worked out by hand from the paper's sections 3 and B.
 TABLE: dict[str, tuple[bool, float | None, float | None, Any, tuple[int, ...] | None]] = {
@@ -43,6 +44,41 @@ def test_each_method_takes_the_numbers_it_uses(name: str) -> None:
 def test_chunks_can_be_cut_otherwise() -> None:
     method = make_method("chunked-yarn", spans=[16], chunks=RandomChunks(2, 1))
     assert method.sampler == RandomChunks(mean_length=2, whole=1)
+    method = make_method("sentence-yarn", spans=[16], chunks=SentenceChunks(whole=0, plain=0.5))
+    assert method.sampler == SentenceChunks(whole=0, plain=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "sampler"),
+    [
+        ("chunked-yarn", {}, RandomChunks()),
+        ("chunked-yarn", {"mean_length": 2, "plain": 0.25}, RandomChunks(2, 0.5, 0.25)),
+        ("sentence-yarn", {"plain": 0.5}, SentenceChunks(whole=0.5, plain=0.5)),
+        ("sentence-yarn", {"plain": 0.5, "whole": 0.25}, SentenceChunks(0.25, 0.5)),
+    ],
+)
+def test_a_recipe_changes_the_numbers_it_names(
+    name: str, numbers: dict[str, float], sampler: RandomChunks | SentenceChunks
+) -> None:
+    config = MethodConfig(name=name, spans=[16], chunks=ChunksConfig(**numbers))
+    assert recipe_method(config).sampler == sampler
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers", "sentence"),
+    [
+        ("pose", {"plain": 0.5}, "for chunked-yarn and sentence-yarn, not for 'pose'"),
+        ("sentence-yarn", {"mean_length": 4}, "method.chunks.mean_length = 4: 'sentence-yarn' has"),
+        ("sentence-yarn", {"plain": 0.75}, "method.chunks: whole = 0.5 and plain = 0.75 are"),
+        ("sentences", {"plain": 0.5}, "method.name 'sentences' is unknown"),
+    ],
+)
+def test_chunks_that_do_not_fit_the_method(
+    name: str, numbers: dict[str, float], sentence: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        recipe_method(MethodConfig(name=name, spans=[16], chunks=ChunksConfig(**numbers)))
+    assert sentence in str(caught.value)
 
 
 def test_the_inference_factor_is_the_training_factor_unless_given() -> None:
@@ -73,6 +109,7 @@ def test_which_methods_do_not_apply_to_a_model_pretrained_with_yarn(name: str) -
         ("randomized-yarn", {"spans": [16, 8]}, "decreases from 16 to 8"),
         ("sentence-yarn", {"spans": [8], "draw": "batch"}, "by each document's own sentences"),
         ("pose", {"spans": [8], "chunks": RandomChunks()}, "is for chunked-yarn, not for 'pose'"),
+        ("chunked-yarn", {"chunks": SentenceChunks()}, "is for sentence-yarn, not for 'chunked-"),
     ],
 )
 def test_wrong_numbers_are_one_sentence(name: str, numbers: dict[str, Any], sentence: str) -> None:

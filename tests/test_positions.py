@@ -34,11 +34,12 @@ class EverySeventh:
     """`SentenceChunks` of sentences of seven tokens."""
 
     whole: float = 0.5
+    plain: float = 0.0
 
     def __call__(
         self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
     ) -> NDArray[np.int64]:
-        return SentenceChunks(self.whole)(length, span, rng, np.arange(7, length, 7))
+        return SentenceChunks(self.whole, self.plain)(length, span, rng, np.arange(7, length, 7))
 
 
 ALL = [
@@ -129,8 +130,8 @@ def test_names_give_the_samplers() -> None:
         "contiguous": Contiguous(),
         "uniform-subset": UniformSubset(),
         "skip-wise": SkipWise(chunks=2),
-        "random-chunks": RandomChunks(mean_length=4, whole=0.5),
-        "sentence-chunks": SentenceChunks(whole=0.5),
+        "random-chunks": RandomChunks(mean_length=4, whole=0.5, plain=0),
+        "sentence-chunks": SentenceChunks(whole=0.5, plain=0),
     }
 
 
@@ -334,6 +335,8 @@ def test_a_row_has_the_whole_span_or_one_uniform_in_its_logarithm(whole: float) 
         ({"mean_length": 0.5}, "mean_length = 0.5: a chunk has at least 1 token"),
         ({"mean_length": math.nan}, "mean_length = nan: a chunk has at least 1 token"),
         ({"whole": 1.5}, "whole = 1.5: a share lies between 0 and 1"),
+        ({"plain": -0.5}, "plain = -0.5: a share lies between 0 and 1"),
+        ({"plain": 0.75}, r"whole = 0.5 and plain = 0.75 are .* together at most 1: lower one"),
     ],
 )
 def test_numbers_of_chunks_out_of_range(numbers: dict[str, float], sentence: str) -> None:
@@ -341,9 +344,38 @@ def test_numbers_of_chunks_out_of_range(numbers: dict[str, float], sentence: str
         RandomChunks(**numbers)
 
 
-def test_a_share_of_whole_spans_is_a_share() -> None:
-    with pytest.raises(UserError, match="whole = -1: a share lies between 0 and 1"):
-        SentenceChunks(whole=-1)
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        ({"whole": -1}, "whole = -1: a share lies between 0 and 1"),
+        ({"plain": math.nan}, "plain = nan: a share lies between 0 and 1"),
+        ({"plain": 0.75}, r"whole = 0.5 and plain = 0.75 are shares of the same rows"),
+    ],
+)
+def test_shares_of_rows_are_shares(numbers: dict[str, float], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        SentenceChunks(**numbers)
+
+
+@pytest.mark.parametrize("make", [RandomChunks, EverySeventh])
+@pytest.mark.parametrize("plain", [0.0, 0.3, 1.0])
+def test_a_share_of_the_rows_has_ordinary_positions(
+    make: Callable[..., Sampler], plain: float
+) -> None:
+    length, span, source = 64, 2**16, seeded()
+    sampler = make(whole=(1 - plain) / 2, plain=plain)
+    drawn = [sampler(length, span, source) for _ in range(3000)]
+    ordinary = np.array([np.array_equal(row, np.arange(length)) for row in drawn])
+    assert abs(ordinary.mean() - plain) < 0.03
+    # The others are as they would be without: half of the whole span, half uniform between.
+    octaves = np.log2(
+        [
+            int(np.ptp(row)) / length
+            for row, is_own in zip(drawn, ordinary, strict=True)
+            if not is_own
+        ]
+    )
+    assert not len(octaves) or abs(float((octaves < 5).mean()) - 0.25 * (5 + 0.3) / 5) < 0.04
 
 
 # --- sentence chunks -------------------------------------------------------------------------
@@ -365,7 +397,7 @@ def test_sentences_stay_whole_and_every_set_of_skips_is_equally_likely(
     where = np.array(borders, dtype=np.int64)
 
     def sampler(length: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        return SentenceChunks(whole=1)(length, span, rng, where)
+        return SentenceChunks(whole=1, plain=0)(length, span, rng, where)
 
     assert law_p_value(sampler, length, span, law) > ALPHA
 

@@ -117,7 +117,7 @@ def make_method(
     eval_factor: float | None = None,
     spans: Sequence[int] | Curriculum | None = None,
     draw: Draw = "document",
-    chunks: RandomChunks | None = None,
+    chunks: RandomChunks | SentenceChunks | None = None,
     replace_scaling: bool = False,
 ) -> Method:
     """One of the methods with its numbers; each takes the numbers it uses.
@@ -129,12 +129,12 @@ def make_method(
         spans: L_1 <= ... <= L_T, or a curriculum; needed by the methods that draw positions.
             `pose` uses the last one alone, its fixed target.
         draw: One draw a document, or (the paper's letter) one a batch.
-        chunks: How `chunked-yarn` cuts rows; None means its own numbers.
+        chunks: How `chunked-yarn` or `sentence-yarn` places its chunks; None: as in `METHODS`.
         replace_scaling: YaRN may take the place of llama3, linear, dynamic or LongRoPE scaling.
 
     Raises:
         UserError: The name is unknown, a factor is out of range, spans are missing or decrease, or
-            a method that cuts no chunks was given some, or draws by sentence but for a batch.
+            `chunks` is of another method, or one that draws by sentence is to draw for a batch.
     """
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)
@@ -178,12 +178,14 @@ def _curriculum(name: str, spans: Sequence[int] | Curriculum | None) -> Curricul
     return Curriculum(curriculum.spans[-1:]) if row.fixed_span else curriculum
 
 
-def _check_fits(name: str, draw: Draw, chunks: RandomChunks | None) -> None:
+def _check_fits(name: str, draw: Draw, chunks: RandomChunks | SentenceChunks | None) -> None:
     """Refuse what this method's sampler can't do."""
     sampler = METHODS[name].sampler
-    if chunks is not None and not isinstance(sampler, RandomChunks):
+    if chunks is not None and type(chunks) is not type(sampler):
+        kind = type(chunks).__name__
+        of = "chunked-yarn" if isinstance(chunks, RandomChunks) else "sentence-yarn"
         raise UserError(
-            f"method.chunks is for chunked-yarn, not for {name!r}: use that method, or drop it"
+            f"chunks: {kind} is for {of}, not for {name!r}: use that method, or drop it"
         )
     if draw == "batch" and isinstance(sampler, SentenceChunks):
         raise UserError(

@@ -124,25 +124,27 @@ class RandomChunks:
     Attributes:
         mean_length: Mean length of a chunk in tokens, at least 1.
         whole: Share of rows that have the whole span.
+        plain: Share of rows at ordinary positions; those left have a span between.
 
     Raises:
-        UserError: `mean_length` is below 1, or `whole` is no share.
+        UserError: `mean_length` is below 1, or `whole` and `plain` are no shares of one whole.
     """
 
     mean_length: float = 4.0
     whole: float = 0.5
+    plain: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.mean_length >= 1:
             raise UserError(f"mean_length = {self.mean_length}: a chunk has at least 1 token")
-        _check_share(self.whole)
+        _check_shares(self.whole, self.plain)
 
     def __call__(
         self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
     ) -> NDArray[np.int64]:
         """See `Sampler`; time and memory O(length) for every span."""
         _check(length, span)
-        own = _own_span(length, span, self.whole, rng)
+        own = _own_span(length, span, self.whole, self.plain, rng)
         chunks = 1 + int(rng.binomial(length - 1, 1 / self.mean_length))
         return SkipWise(chunks)(length, own, rng)
 
@@ -155,17 +157,19 @@ class SentenceChunks:
     as it was learned, and what lies between sentences is drawn. Source: docs/design/0005-chunks.md.
 
     Attributes:
-        whole: Share of rows that have the whole span; the others have one from the row's length to
-            the span, uniform in its logarithm.
+        whole: Share of rows that have the whole span.
+        plain: Share of rows at ordinary positions; those left have a span from the row's length to
+            the whole one, uniform in its logarithm.
 
     Raises:
-        UserError: `whole` is no share.
+        UserError: `whole` and `plain` are no shares of one whole.
     """
 
     whole: float = 0.5
+    plain: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_share(self.whole)
+        _check_shares(self.whole, self.plain)
 
     def __call__(
         self, length: int, span: int, rng: np.random.Generator, borders: Borders = None
@@ -182,7 +186,8 @@ class SentenceChunks:
                 "a trainer that knows the tokenizer (processing_class), or call "
                 "extension.read_sentences(tokenizer) first"
             )
-        return _skip(borders, length, _own_span(length, span, self.whole, rng), rng)
+        own = _own_span(length, span, self.whole, self.plain, rng)
+        return _skip(borders, length, own, rng)
 
 
 SAMPLERS: dict[str, type[Sampler]] = {
@@ -208,9 +213,14 @@ def _skip(
     return np.arange(length, dtype=np.int64) + np.repeat(offsets, sizes)
 
 
-def _own_span(length: int, span: int, whole: float, rng: np.random.Generator) -> int:
-    """The span with probability `whole`, else one between, uniform in its logarithm."""
-    return span if rng.random() < whole else int(length * (span / length) ** rng.random())
+def _own_span(length: int, span: int, whole: float, plain: float, rng: np.random.Generator) -> int:
+    """All of the span, the row's length (no room to move), or one between, log-uniform."""
+    drawn = rng.random()
+    if drawn < whole:
+        return span
+    if drawn >= 1 - plain:
+        return length
+    return int(length * (span / length) ** rng.random())
 
 
 def _subset(size: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -224,9 +234,15 @@ def _subset(size: int, span: int, rng: np.random.Generator) -> NDArray[np.int64]
     return chosen.astype(np.int64, copy=False)
 
 
-def _check_share(whole: float) -> None:
-    if not 0 <= whole <= 1:
-        raise UserError(f"whole = {whole}: a share lies between 0 and 1")
+def _check_shares(whole: float, plain: float) -> None:
+    for name, share in (("whole", whole), ("plain", plain)):
+        if not 0 <= share <= 1:
+            raise UserError(f"{name} = {share}: a share lies between 0 and 1")
+    if whole + plain > 1:
+        raise UserError(
+            f"whole = {whole} and plain = {plain} are shares of the same rows, so together at most "
+            "1: lower one"
+        )
 
 
 def _check(length: int, span: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -10,8 +11,9 @@ from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 from ryarn.backends.config import BackendConfig, HfConfig
 from ryarn.config import Config, load
 from ryarn.curriculum import Curriculum
-from ryarn.method import Method, make_method
-from ryarn.positions import RandomChunks
+from ryarn.errors import UserError
+from ryarn.method import METHODS, Method, make_method
+from ryarn.positions import RandomChunks, SentenceChunks
 from ryarn.tasks.jsonl import JsonlConfig
 from ryarn.tasks.longbench_v2 import LongBenchV2Config
 from ryarn.tasks.mrcr import MrcrConfig
@@ -45,12 +47,14 @@ class CurriculumConfig(Config):
 
 
 class ChunksConfig(Config):
-    """How `chunked-yarn` cuts rows; see `ryarn.positions.RandomChunks`."""
+    """How `chunked-yarn` and `sentence-yarn` place their chunks; null means the method's own."""
 
-    mean_length: float = Field(RandomChunks.mean_length, ge=1)
-    """Mean length of a chunk in tokens."""
-    whole: float = Field(RandomChunks.whole, ge=0, le=1)
-    """Share of rows whose span is L_t; the others have one of their own below it."""
+    mean_length: float | None = Field(None, ge=1)
+    """Mean length of a chunk in tokens; of `chunked-yarn` alone."""
+    whole: float | None = Field(None, ge=0, le=1)
+    """Share of rows whose span is L_t."""
+    plain: float | None = Field(None, ge=0, le=1)
+    """Share of rows at ordinary positions; those left have a span of their own between."""
 
 
 class MethodConfig(Config):
@@ -68,7 +72,7 @@ class MethodConfig(Config):
     draw: Literal["document", "batch"] = "document"
     """One draw a document, or (the paper's letter) one a batch."""
     chunks: ChunksConfig | None = None
-    """Of `chunked-yarn` alone; null means its own numbers."""
+    """Of `chunked-yarn` and `sentence-yarn`."""
     replace_scaling: bool = False
     """YaRN may take the place of another scaling the model came with (llama3, linear, dynamic,
     LongRoPE); without this word such a model is refused. A YaRN factor is always replaced."""
@@ -182,6 +186,28 @@ def recipe_method(config: MethodConfig) -> Method:
         if isinstance(spans, CurriculumConfig)
         else spans,
         draw=config.draw,
-        chunks=RandomChunks(**config.chunks.model_dump()) if config.chunks else None,
+        chunks=_chunks(config),
         replace_scaling=config.replace_scaling,
     )
+
+
+def _chunks(config: MethodConfig) -> RandomChunks | SentenceChunks | None:
+    """The method's own chunks with the numbers that the recipe gives."""
+    if config.chunks is None or config.name not in METHODS:
+        return None
+    own = METHODS[config.name].sampler
+    if not isinstance(own, RandomChunks | SentenceChunks):
+        raise UserError(
+            f"method.chunks is for chunked-yarn and sentence-yarn, not for {config.name!r}: use "
+            "one of them, or drop it"
+        )
+    given = config.chunks.model_dump(exclude_none=True)
+    if "mean_length" in given and isinstance(own, SentenceChunks):
+        raise UserError(
+            f"method.chunks.mean_length = {given['mean_length']:g}: {config.name!r} has a chunk "
+            "for each sentence, however long: use chunked-yarn, or drop it"
+        )
+    try:
+        return replace(own, **given)
+    except UserError as error:
+        raise UserError(f"method.chunks: {error}") from error
