@@ -64,6 +64,17 @@ def test_a_recipe_changes_the_numbers_it_names(
     assert recipe_method(config).sampler == sampler
 
 
+def test_a_resolved_recipe_has_the_numbers_of_the_chunks() -> None:
+    config = MethodConfig(name="sentence-yarn", spans=[16])
+    assert config.model_dump()["chunks"] == {"mean_length": None, "whole": 0.5, "plain": 0.0}
+    again = MethodConfig(**config.model_dump())
+    assert again == config
+    assert MethodConfig(name="chunked-yarn", chunks=ChunksConfig(whole=1)).chunks == ChunksConfig(
+        mean_length=4, whole=1, plain=0
+    )
+    assert MethodConfig(name="pose").chunks is None
+
+
 @pytest.mark.parametrize(
     ("name", "numbers", "sentence"),
     [

@@ -38,6 +38,13 @@ def test_the_last_fifth_of_the_steps_counts(tmp_path: Path) -> None:
     assert end == Trained(100, 2.5, pytest.approx(1.05), pytest.approx(0.95))
 
 
+def test_a_log_with_few_entries_tells_what_it_can(tmp_path: Path) -> None:
+    # Of 100 steps, 70 are in the log; the last entry is the best that there is.
+    assert Trained.read(log(tmp_path, [0.1] * 6 + [0.6])) == Trained(
+        100, 1.0, pytest.approx(1.3), 0.6
+    )
+
+
 @pytest.mark.parametrize("text", [None, "", '{"train_runtime": 1, "step": 4, "epoch": 1}\n'])
 def test_without_a_training_there_is_nothing_to_tell(tmp_path: Path, text: str | None) -> None:
     if text is not None:
@@ -55,10 +62,10 @@ def test_the_report_has_a_line_for_each_trained_method(tmp_path: Path) -> None:
         runs.append(make_run(tmp_path / f"ours-{seed}", "randomized-yarn", CHANCES, seed))
         log(runs[-1], [right] * 10)
     runs.append(make_run(tmp_path / "lora", "lora", CHANCES))
-    log(runs[-1], [None] * 5, epoch=0.5)
+    log(runs[-1], [None] * 10, epoch=0.5)
     assert trained_rows(build_report(load_runs(runs))) == [
         ["randomized-yarn", "2", "100", "1", "1.050 [1.050, 1.050]", "80.0 [70.0, 90.0]"],
-        ["lora", "1", "50", "0.5", "1.500", DASH],
+        ["lora", "1", "100", "0.5", "1.050", DASH],
     ]
     report(runs, tmp_path / "out")
     for name in ("report.md", "report.html"):
@@ -72,13 +79,13 @@ def test_the_report_has_a_line_for_each_trained_method(tmp_path: Path) -> None:
 def test_a_real_training_is_read(tmp_path: Path) -> None:
     from ryarn.train import train
 
-    recipe = make_recipe(tmp_path)
+    recipe = make_recipe(tmp_path, "train.log_steps=2")
     train(recipe)
     end = Trained.read(recipe.output)
     assert end is not None
     lines = (recipe.output / "log.jsonl").read_text().splitlines()
     entries = [json.loads(line) for line in lines]
-    last = [e for e in entries if "loss" in e][-1]
-    assert end.steps == last["step"]
+    assert [e["step"] for e in entries if "loss" in e] == [2]
+    assert (end.steps, end.epochs) == (3, 1)
     assert end.accuracy is not None
     assert 0 <= end.accuracy <= 1

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, FiniteFloat, PositiveInt, model_validator
 
@@ -72,10 +73,28 @@ class MethodConfig(Config):
     draw: Literal["document", "batch"] = "document"
     """One draw a document, or (the paper's letter) one a batch."""
     chunks: ChunksConfig | None = None
-    """Of `chunked-yarn` and `sentence-yarn`."""
+    """Of `chunked-yarn` and `sentence-yarn`, whose own numbers are filled in."""
     replace_scaling: bool = False
     """YaRN may take the place of another scaling the model came with (llama3, linear, dynamic,
     LongRoPE); without this word such a model is refused. A YaRN factor is always replaced."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spell_chunks_out(cls, data: Any) -> Any:
+        """A resolved recipe has the numbers that were used, whatever a later version would take."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("name"), str):
+            return data
+        row, given = METHODS.get(data["name"]), data.get("chunks")
+        if given is None:
+            given = {}
+        if isinstance(given, ChunksConfig):
+            given = given.model_dump()
+        if row is None or not isinstance(row.sampler, RandomChunks | SentenceChunks):
+            return data
+        if not isinstance(given, Mapping):
+            return data
+        told = {key: value for key, value in given.items() if value is not None}
+        return {**data, "chunks": {**asdict(row.sampler), **told}}
 
 
 WITHOUT_EFFECT = ("workers", "log_steps", "save_steps", "report_to")

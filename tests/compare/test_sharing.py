@@ -1,4 +1,4 @@
-"""Cells that differ in s' alone have one training, and the same numbers as with one each."""
+"""Cells with the same training have it once, and the same numbers as with one each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ryarn.compare.cells import is_trained
 from ryarn.compare.forecast import forecast
 from ryarn.compare.grid import Cell, candidates, cells, load_grid
 from ryarn.compare.schedule import Schedule
-from ryarn.compare.sharing import training
+from ryarn.compare.sharing import spared, training
 from ryarn.compare.stage import compare
 from ryarn.compare.workers import attempt, run_cell
 from ryarn.contract import Contract
@@ -52,7 +52,9 @@ def adapter_of(cell: Cell) -> None:
     """Leave what a finished training leaves, as far as the schedule looks."""
     adapter = cell.recipe.output / "adapter"
     adapter.mkdir(parents=True)
-    (adapter / "adapter_config.json").write_text("{}")
+    for path in (adapter / "adapter_config.json", adapter.parent / "run.json"):
+        path.write_text("{}")
+    (adapter.parent / "log.jsonl").write_text("")
 
 
 @pytest.mark.usefixtures("quiet", "one_thread")
@@ -128,6 +130,75 @@ def test_where_a_shared_training_fails_the_next_cell_trains_itself(tmp_path: Pat
     assert (far.label, far.donor) == ("at s' 8", None)
 
 
+@pytest.mark.usefixtures("quiet")
+def test_a_kill_while_an_adapter_is_taken_over_leaves_nothing_wrong(
+    tmp_path: Path, inline: InlinePool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = make(tmp_path, **FARTHER)
+    _, near, far, _ = cells(grid)
+    run_cell(near)
+    # A tokenizer with several chat templates leaves a folder in the adapter.
+    more = near.recipe.output / "adapter" / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("{{ messages }}")
+    (tmp_path / "out/grid.yaml").write_text("")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(*_: object) -> None:
+        raise Killed
+
+    inline.run = attempt
+    with monkeypatch.context() as patch:
+        patch.setattr("ryarn.compare.sharing.write_json", kill)
+        with pytest.raises(Killed):
+            compare(grid)
+    assert not is_trained(far.recipe)
+    assert (far.recipe.output / "adapter.partial").is_dir()
+    assert compare(grid).failed == {}
+    assert not (far.recipe.output / "adapter.partial").exists()
+    copied = far.recipe.output / "adapter" / more.name / "tool_use.jinja"
+    assert copied.read_text() == "{{ messages }}"
+
+
+@pytest.mark.usefixtures("quiet")
+def test_an_adapter_that_went_through_several_hands_names_where_it_was_trained(
+    tmp_path: Path, inline: InlinePool, trained: list[Path]
+) -> None:
+    more = {"at s' 16": {"method": {"name": "randomized-yarn", "eval_factor": 16}}}
+    grid = make(tmp_path, **{**FARTHER, "methods": {**FARTHER["methods"], **more}})
+    third = cells(grid)[-1]
+    run_cell(third)
+    (tmp_path / "out/grid.yaml").write_text("")
+    inline.run = attempt
+    assert compare(grid).failed == {}
+    for cell in cells(grid)[1:3]:
+        run = json.loads((cell.recipe.output / "run.json").read_text())
+        assert run["trained_in"] == str(third.recipe.output)
+
+
+def test_what_is_spared_follows_what_is_there(tmp_path: Path) -> None:
+    grid = make(tmp_path, **FARTHER)
+    _, near, far, other = cells(grid)
+    assert spared(cells(grid)) == {far.recipe.output}
+    assert spared([near, other]) == set()
+    adapter_of(far)
+    assert spared(cells(grid)) == {near.recipe.output}
+    adapter_of(near)
+    assert spared(cells(grid)) == set()
+
+
+def test_methods_that_share_a_training_are_named(
+    tmp_path: Path, inline: InlinePool, reported: Reported
+) -> None:
+    compare(make(tmp_path, **FARTHER))
+    assert (
+        "One training serves rooms / randomized-yarn and rooms / at s' 8: they differ in s' or in "
+        "the evaluation alone." in reported.about
+    )
+
+
 SETTINGS = {
     "seed": 1000,
     "settings": {
@@ -142,8 +213,8 @@ def test_settings_share_and_the_report_says_so(
 ) -> None:
     methods = {"randomized-yarn": {}}
     grid = make(tmp_path, choose=SETTINGS, methods=methods, seeds=[0])
-    told = forecast(grid)
-    assert "1 cells differ from another in s' alone and take its adapter over" in told.notes
+    expected = forecast(grid)
+    assert "1 of them take another's adapter over: the training is the same" in expected.notes
     inline.run = attempt
     assert compare(grid).failed == {}
     assert len(trained) == 3  # settings 1 and 3, and the seed
@@ -153,7 +224,10 @@ def test_settings_share_and_the_report_says_so(
         for cell in (first, second)
     ]
     assert all(weights[0][key].equal(weights[1][key]) for key in weights[0])
-    assert any("take its adapter over" in text for text in reported.about)
+    names = "setting 1 of rooms / randomized-yarn and setting 2 of rooms / randomized-yarn"
+    told = f"One training serves {names}: they differ in s' or in the evaluation alone."
+    assert told in reported.about
+    assert sum("One training serves" in text for text in reported.about) == 1
 
 
 @pytest.mark.usefixtures("quiet")

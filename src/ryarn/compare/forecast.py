@@ -102,7 +102,7 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
         notes.append(f"nothing is trained in {', '.join(once)}: once, with the first seed")
     if survey.spared:
         notes.append(
-            f"{len(survey.spared)} cells differ from another in s' alone and take its adapter over"
+            f"{len(survey.spared)} of them take another's adapter over: the training is the same"
         )
     unread = source_note(every)
     if unread:

@@ -56,6 +56,11 @@ class Schedule:
         winners = {key: choice.winner for key, choice in self.choices.items()}
         return {key: winner for key, winner in winners.items() if winner is not None}
 
+    def planned(self) -> list[Cell]:
+        """Candidates and cells that have not failed, with the settings that are known."""
+        every = [*candidates(self._grid), *cells(self._grid, self.chosen)]
+        return [cell for cell in every if cell.name not in self.failed]
+
     def _add(self, more: list[Cell]) -> None:
         for cell in more:
             if is_done(cell):
@@ -106,8 +111,7 @@ class Schedule:
 
 def plan(grid: GridRecipe) -> list[Cell]:
     """Candidates and cells of a grid; with the first setting where none can be chosen yet."""
-    choices = Schedule(grid, lambda cell: 0.0, lambda *_: None).chosen
-    return [*candidates(grid), *cells(grid, choices)]
+    return Schedule(grid, lambda cell: 0.0, lambda *_: None).planned()
 
 
 def check_folders(grid: GridRecipe) -> None:

@@ -1,4 +1,4 @@
-"""Trainings that cells share: s' has no part in it, so cells that differ in s' alone need one."""
+"""Trainings that cells share: neither s' nor the evaluation has a part in what is trained."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from ryarn.checkpoints import last_checkpoint
 from ryarn.compare.cells import is_trained
 from ryarn.compare.grid import Cell
 from ryarn.disk import writing
 from ryarn.recipe import WITHOUT_EFFECT, Recipe, recipe_method
-from ryarn.runs import ADAPTER, LOG, RUN, read_json, write_json
+from ryarn.runs import ADAPTER, CHECKPOINTS, LOG, RUN, read_json, write_json
 
 SHARED = "trained_in"
 """Key of `run.json`: the run folder that an adapter was taken over from."""
@@ -49,7 +50,7 @@ class Trainings:
         """Another cell's run folder with this cell's adapter; None if it has it, or nobody has."""
         if not cell.trains or is_trained(cell.recipe):
             return None
-        there = filter(is_trained, self._others[cell.recipe.output])
+        there = filter(_can_give, self._others[cell.recipe.output])
         return next((recipe.output for recipe in there), None)
 
     def under_way(self, cell: Cell, running: Collection[Path]) -> bool:
@@ -64,20 +65,31 @@ class Trainings:
         return any(recipe.output in running for recipe in self._others[cell.recipe.output])
 
 
+def _can_give(recipe: Recipe) -> bool:
+    """Whether all is there that `adopt` takes."""
+    return is_trained(recipe) and all((recipe.output / name).is_file() for name in (LOG, RUN))
+
+
 def spared(cells: Iterable[Cell]) -> set[Path]:
-    """Run folders of the cells whose training a cell before them does.
+    """Run folders of the cells that will have their adapter from another cell.
 
     Args:
-        cells: In the order in which they are planned.
+        cells: Those that are planned, in their order.
     """
     seen: set[str] = set()
     found = set()
-    for cell in cells:
+    trained = [cell for cell in cells if cell.trains]
+    # A cell that is trained, or has begun to be, gives its adapter to the others.
+    for cell in sorted(trained, key=lambda cell: (not is_trained(cell.recipe), not _begun(cell))):
         key = training(cell.recipe)
-        if cell.trains and key in seen:
+        if key in seen and not is_trained(cell.recipe):
             found.add(cell.recipe.output)
         seen.add(key)
     return found
+
+
+def _begun(cell: Cell) -> bool:
+    return last_checkpoint(cell.recipe.output / CHECKPOINTS) is not None
 
 
 def adopt(recipe: Recipe, donor: Path) -> None:
@@ -97,12 +109,14 @@ def adopt(recipe: Recipe, donor: Path) -> None:
     partial = adapter.with_name(f"{ADAPTER}.partial")
     with writing(adapter, "then start the same command again"):
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        for path in (donor / ADAPTER).iterdir():
-            shutil.copy(path, partial)
+        # A tokenizer with several chat templates has a folder of them beside its files.
+        for path in filter(Path.is_file, (donor / ADAPTER).rglob("*")):
+            copied = partial / path.relative_to(donor / ADAPTER)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copied)
         eval_factor = recipe_method(recipe.method).eval_factor
         replace(Contract.load(partial), eval_factor=eval_factor).save(partial)
         write_readme(partial, adapter)
         shutil.copy(donor / LOG, recipe.output / LOG)
-        write_json(recipe.output / RUN, {**read_json(donor / RUN), SHARED: str(donor)})
+        write_json(recipe.output / RUN, {SHARED: str(donor), **read_json(donor / RUN)})
         partial.rename(adapter)

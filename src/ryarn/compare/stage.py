@@ -13,7 +13,7 @@ from ryarn.compare.choice import CHOSEN, Choice, write_choices
 from ryarn.compare.estimate import Survey
 from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, check_cells, settings_count
 from ryarn.compare.schedule import Schedule, check_folders, plan
-from ryarn.compare.sharing import spared
+from ryarn.compare.sharing import spared, training
 from ryarn.compare.watch import Board, part_done
 from ryarn.compare.workers import Pool, share
 from ryarn.config import dump
@@ -162,6 +162,7 @@ def _run(
             for result in pool.wait(0.5):
                 board.ended(result.cell, cost(result.cell), result.error)
                 schedule.settle(result.cell, result.error)
+                survey.spared = spared(schedule.planned())
             now = [(cell, progress(cell)) for cell in pool.running]
             board.tick([(c, p, part_done(survey.work(c.recipe), p)) for c, p in now])
     return schedule
@@ -193,17 +194,13 @@ def tell(grid: GridRecipe, schedule: Schedule, finals: list[Cell], done: list[Ce
     once = list(dict.fromkeys(cell.label for cell in finals if not cell.trains))
     if once:
         sentences.append(f"Nothing is trained in {_listed(once)}, so it ran once.")
+    sentences += _shared([*candidates(grid), *finals])
     if grid.choose is not None:
         sentences.append(
             f"Hyper-parameters were chosen on held-out rows, by the mean over the bins longer "
             f"than the training rows, in a run with seed {grid.choose.seed}: "
             f"{settings_count(grid)} settings each of {_listed(list(grid.choose.settings))}."
         )
-        if spared(candidates(grid)):
-            sentences.append(
-                "Settings that differ from another in s' alone take its adapter over: s' has no "
-                "part in training."
-            )
         untuned = [label for label in grid.methods if label not in grid.choose.settings]
         if untuned:
             sentences.append(f"Nothing was chosen for {_listed(untuned)}.")
@@ -216,6 +213,21 @@ def tell(grid: GridRecipe, schedule: Schedule, finals: list[Cell], done: list[Ce
             reason = schedule.failed.get(cell.name, "it was not run").rstrip(".")
             sentences.append(f"Missing: {cell.name} ({reason}).")
     return sentences
+
+
+def _shared(planned: list[Cell]) -> list[str]:
+    """Which cells have one training, without their seeds."""
+    groups: dict[str, dict[str, None]] = {}
+    for cell in planned:
+        if cell.trains:
+            of = f"{cell.task} / {cell.label}" if cell.task != cell.label else cell.label
+            name = f"setting {cell.setting} of {of}" if cell.candidate else of
+            groups.setdefault(training(cell.recipe), {})[name] = None
+    listed = dict.fromkeys(_listed(list(names)) for names in groups.values() if len(names) > 1)
+    return [
+        f"One training serves {names}: they differ in s' or in the evaluation alone."
+        for names in listed
+    ]
 
 
 def _listed(names: list[str]) -> str:

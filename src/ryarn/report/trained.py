@@ -19,9 +19,10 @@ PART = 0.2
 """The end of training that counts, as a share of its steps."""
 HEADER = ["method", "runs", "steps", "epochs", "loss", "tokens right, %"]
 HOW = (
-    f"Over the last {PART:.0%} of a training's steps, on its own rows, under its RoPE and at the "
-    "positions that it drew: the mean of the runs [least, most]. Tokens are those of the answers, "
-    "the end of the turn among them. In a first epoch each row is new when it is counted."
+    f"Over the last {PART:.0%} of a training's steps, as far as its log tells them apart, on its "
+    "own rows, under its RoPE and at the positions that it drew: the mean of the runs [least, "
+    "most]. Tokens are those of the answers, the end of the turn among them. In a first epoch each "
+    "row is new when it is counted."
 )
 
 
@@ -50,8 +51,10 @@ class Trained:
         logged = [entry for entry in entries if "loss" in entry]
         if not logged:
             return None
-        last = logged[-1]
+        # The trainer logs no loss of the last steps where their number is not a multiple.
+        last = entries[-1]
         end = [entry for entry in logged if entry["step"] > (1 - PART) * last["step"]]
+        end = end or logged[-1:]
         known = [e["mean_token_accuracy"] for e in end if "mean_token_accuracy" in e]
         return cls(
             steps=last["step"],
