@@ -181,12 +181,13 @@ def test_an_adapter_that_went_through_several_hands_names_where_it_was_trained(
 def test_what_is_spared_follows_what_is_there(tmp_path: Path) -> None:
     grid = make(tmp_path, **FARTHER)
     _, near, far, other = cells(grid)
-    assert spared(cells(grid)) == {far.recipe.output}
-    assert spared([near, other]) == set()
+    assert spared(cells(grid), cells(grid)) == {far.recipe.output}
+    assert spared([near, other], cells(grid)) == set()
     adapter_of(far)
-    assert spared(cells(grid)) == {near.recipe.output}
+    assert spared(cells(grid), cells(grid)) == {near.recipe.output}
+    assert spared([near, other], [far]) == {near.recipe.output}
     adapter_of(near)
-    assert spared(cells(grid)) == set()
+    assert spared(cells(grid), cells(grid)) == set()
 
 
 def test_methods_that_share_a_training_are_named(
@@ -214,7 +215,7 @@ def test_settings_share_and_the_report_says_so(
     methods = {"randomized-yarn": {}}
     grid = make(tmp_path, choose=SETTINGS, methods=methods, seeds=[0])
     expected = forecast(grid)
-    assert "1 of them take another's adapter over: the training is the same" in expected.notes
+    assert "adapters taken over from a cell with the same training: 1" in expected.notes
     inline.run = attempt
     assert compare(grid).failed == {}
     assert len(trained) == 3  # settings 1 and 3, and the seed

@@ -16,7 +16,7 @@ from ryarn.compare.estimate import (
     reckoned,
     seconds_each,
 )
-from ryarn.compare.grid import Cell, GridRecipe, cells, check_cells
+from ryarn.compare.grid import Cell, GridRecipe, cells, check_cells, every_cell
 from ryarn.compare.schedule import check_folders, plan
 from ryarn.compare.sharing import spared
 from ryarn.compare.stage import check_output
@@ -77,7 +77,7 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
     check_output(grid)
     check_folders(grid)
     every = plan(grid)
-    survey = Survey(offline=True, spared=spared(every))
+    survey = Survey(offline=True, spared=spared(every, every_cell(grid)))
     survey.check(every)
     left = [cell for cell in every if not is_done(cell)]
     count, threads = share(len(every), processes or grid.processes)
@@ -102,7 +102,7 @@ def forecast(grid: GridRecipe, *, processes: int | None = None) -> Forecast:
         notes.append(f"nothing is trained in {', '.join(once)}: once, with the first seed")
     if survey.spared:
         notes.append(
-            f"{len(survey.spared)} of them take another's adapter over: the training is the same"
+            f"adapters taken over from a cell with the same training: {len(survey.spared)}"
         )
     unread = source_note(every)
     if unread:

@@ -70,19 +70,20 @@ def _can_give(recipe: Recipe) -> bool:
     return is_trained(recipe) and all((recipe.output / name).is_file() for name in (LOG, RUN))
 
 
-def spared(cells: Iterable[Cell]) -> set[Path]:
+def spared(planned: Iterable[Cell], every: Iterable[Cell]) -> set[Path]:
     """Run folders of the cells that will have their adapter from another cell.
 
     Args:
-        cells: Those that are planned, in their order.
+        planned: Cells in their order.
+        every: All that there can be, as other settings may have been trained before.
     """
-    seen: set[str] = set()
+    left = [cell for cell in planned if cell.trains and not is_trained(cell.recipe)]
+    seen = {training(c.recipe) for c in every if c.trains and is_trained(c.recipe)}
     found = set()
-    trained = [cell for cell in cells if cell.trains]
-    # A cell that is trained, or has begun to be, gives its adapter to the others.
-    for cell in sorted(trained, key=lambda cell: (not is_trained(cell.recipe), not _begun(cell))):
+    # One that has begun goes on, and gives its adapter to the others.
+    for cell in sorted(left, key=lambda cell: not _begun(cell)):
         key = training(cell.recipe)
-        if key in seen and not is_trained(cell.recipe):
+        if key in seen:
             found.add(cell.recipe.output)
         seen.add(key)
     return found

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 from ryarn.compare.cells import is_done, progress
 from ryarn.compare.choice import CHOSEN, Choice, write_choices
 from ryarn.compare.estimate import Survey
-from ryarn.compare.grid import Cell, GridRecipe, candidates, cells, check_cells, settings_count
+from ryarn.compare.grid import (
+    Cell,
+    GridRecipe,
+    candidates,
+    cells,
+    check_cells,
+    every_cell,
+    settings_count,
+)
 from ryarn.compare.schedule import Schedule, check_folders, plan
 from ryarn.compare.sharing import spared, training
 from ryarn.compare.watch import Board, part_done
@@ -71,7 +79,7 @@ def compare(
     check_folders(grid)
     console = console or Console(stderr=True)
     planned = plan(grid)
-    survey = Survey(spared=spared(planned))
+    survey = Survey(spared=spared(planned, every_cell(grid)))
     survey.check(cell for cell in planned if not is_done(cell))
     with alone(grid.output):
         (grid.output / GRID).write_text(dump(grid), encoding="utf-8")
@@ -152,6 +160,7 @@ def _run(
     schedule = Schedule(grid, cost, chose)
     if not schedule.waiting:
         return schedule
+    every = every_cell(grid)
     count, threads = share(len(planned), processes)
     with board, Pool(count, threads, grid.output / NOTES) as pool:
         while schedule.waiting or pool.running:
@@ -162,7 +171,7 @@ def _run(
             for result in pool.wait(0.5):
                 board.ended(result.cell, cost(result.cell), result.error)
                 schedule.settle(result.cell, result.error)
-                survey.spared = spared(schedule.planned())
+                survey.spared = spared(schedule.planned(), every)
             now = [(cell, progress(cell)) for cell in pool.running]
             board.tick([(c, p, part_done(survey.work(c.recipe), p)) for c, p in now])
     return schedule
