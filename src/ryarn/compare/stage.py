@@ -225,17 +225,20 @@ def tell(grid: GridRecipe, schedule: Schedule, finals: list[Cell], done: list[Ce
 
 
 def _shared(planned: list[Cell]) -> list[str]:
-    """Which cells have one training, without their seeds."""
+    """Which cells have one training, without their seeds; nothing if there are none."""
+    several = len({cell.task for cell in planned}) > 1
     groups: dict[str, dict[str, None]] = {}
     for cell in planned:
         if cell.trains:
-            of = f"{cell.task} / {cell.label}" if cell.task != cell.label else cell.label
+            of = f"{cell.task} / {cell.label}" if several else cell.label
             name = f"setting {cell.setting} of {of}" if cell.candidate else of
             groups.setdefault(training(cell.recipe), {})[name] = None
     listed = dict.fromkeys(_listed(list(names)) for names in groups.values() if len(names) > 1)
+    if not listed:
+        return []
     return [
-        f"One training serves {names}: they differ in s' or in the evaluation alone."
-        for names in listed
+        f"One training serves all of what differs in s' or in the evaluation alone: "
+        f"{'; '.join(listed)}."
     ]
 
 
