@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,8 @@ def is_trained(recipe: Recipe) -> bool:
     return (recipe.output / ADAPTER / "adapter_config.json").is_file()
 
 
-def check_owner(cell: Cell, others: Sequence[Recipe] = ()) -> None:
+def check_owner(cell: Cell) -> None:
     """See that the cell's folder is free, or was made with the cell's recipe.
-
-    Args:
-        cell: The cell.
-        others: Further recipes that it may turn out to have.
 
     Raises:
         UserError: It belongs to another recipe (the first key that differs is named), or is no run.
@@ -55,9 +51,9 @@ def check_owner(cell: Cell, others: Sequence[Recipe] = ()) -> None:
         theirs = parse_yaml((folder / RECIPE).read_text("utf-8")) or {}
     except yaml.YAMLError as error:
         raise UserError(f"{cell.name}: {folder / RECIPE} is not YAML: delete the folder") from error
-    found = [_first_difference(recipe, theirs) for recipe in (cell.recipe, *others)]
-    if None not in found and found[0] is not None:
-        key, mine, other = found[0]
+    found = _first_difference(cell.recipe, theirs)
+    if found is not None:
+        key, mine, other = found
         raise UserError(
             f"{cell.name}: {folder} was made with {key} = {other!r}, not {mine!r}: choose another "
             "output, or delete that folder"
