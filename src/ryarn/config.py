@@ -153,6 +153,16 @@ def _sentence(config: type[Config], error: ValidationError) -> str:
     return f"{name or 'recipe'} = {first['input']!r}: {reason}"
 
 
+def leaves(section: Any, prefix: str = "") -> dict[str, Any]:
+    """Dotted key to value, of sections in sections; what is no section has no key: ""."""
+    if not isinstance(section, Mapping):
+        return {prefix.rstrip("."): section}
+    found: dict[str, Any] = {}
+    for key, value in section.items():
+        found |= leaves(value, f"{prefix}{key}.")
+    return found
+
+
 def _fields(config: type[Config], where: tuple[int | str, ...]) -> set[str]:
     """Names of the fields of the config class that stands at a place of the recipe."""
     candidates: list[type[Config]] = [config]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ryarn.checkpoints import last_checkpoint
-from ryarn.config import dump, parse_yaml
+from ryarn.config import dump, leaves, parse_yaml
 from ryarn.disk import writing
 from ryarn.errors import UserError
 from ryarn.recipe import WITHOUT_EFFECT, Recipe
@@ -98,8 +98,8 @@ def check_trained(recipe: Recipe) -> None:
 
 
 def _compare(recipe: Recipe, counts: Callable[[str], bool]) -> None:
-    mine = _leaves(parse_yaml(dump(recipe)))
-    theirs = _leaves(parse_yaml((recipe.output / RECIPE).read_text("utf-8")) or {})
+    mine = leaves(parse_yaml(dump(recipe)))
+    theirs = leaves(parse_yaml((recipe.output / RECIPE).read_text("utf-8")) or {})
     for key in {**theirs, **mine}:
         if counts(key) and mine.get(key) != theirs.get(key):
             raise UserError(
@@ -107,16 +107,6 @@ def _compare(recipe: Recipe, counts: Callable[[str], bool]) -> None:
                 f"{key} = {theirs.get(key)!r}, not {mine.get(key)!r}: choose another output, or "
                 "run it with its own recipe"
             )
-
-
-def _leaves(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key to value."""
-    found: dict[str, Any] = {}
-    for key, value in section.items():
-        found |= (
-            _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-        )
-    return found
 
 
 def save_recipe(recipe: Recipe) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import yaml
 
 from ryarn.compare.grid import Cell
-from ryarn.config import build, dump, parse_yaml
+from ryarn.config import build, dump, leaves, parse_yaml
 from ryarn.errors import UserError
 from ryarn.evaluate import COMPLETIONS, EXAMPLES, SCORES
 from ryarn.recipe import WITHOUT_EFFECT, Recipe, TrainConfig, recipe_method
@@ -64,7 +63,7 @@ def _first_difference(recipe: Recipe, theirs: Any) -> tuple[str, Any, Any] | Non
     with contextlib.suppress(UserError):
         # A key that is newer than the folder had its default's effect.
         theirs = parse_yaml(dump(build(Recipe, theirs)))
-    mine, other = dict(_leaves(parse_yaml(dump(recipe)))), dict(_leaves(theirs))
+    mine, other = leaves(parse_yaml(dump(recipe))), leaves(theirs)
     for key in {**mine, **other}:
         if _counts(key, recipe) and mine.get(key) != other.get(key):
             return key, mine.get(key), other.get(key)
@@ -77,14 +76,6 @@ def _counts(key: str, recipe: Recipe) -> bool:
     if key.startswith("train.") and not recipe_method(recipe.method).trains:
         return key == "train.max_length"
     return key not in beside
-
-
-def _leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(section, Mapping):
-        yield prefix.rstrip("."), section
-        return
-    for key, value in section.items():
-        yield from _leaves(value, f"{prefix}{key}.")
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -16,7 +16,7 @@ from ryarn.compare.grid import Cell
 from ryarn.compare.stage import LOCK, NOTES, alone
 from ryarn.compare.watch import Board, part_done
 from ryarn.compare.workers import Pool, share
-from ryarn.config import dump, parse_yaml
+from ryarn.config import dump, leaves, parse_yaml
 from ryarn.errors import UserError
 from ryarn.recipe import WITHOUT_EFFECT
 from ryarn.runs import RUN, check_writable, read_json, write_json
@@ -162,10 +162,10 @@ def check_output(recipe: TuneRecipe) -> None:
     if TUNE not in there:
         return
     try:
-        theirs = dict(_leaves(parse_yaml((folder / TUNE).read_text("utf-8")) or {}))
+        theirs = leaves(parse_yaml((folder / TUNE).read_text("utf-8")) or {})
     except yaml.YAMLError as error:
         raise UserError(f"{folder / TUNE} is not YAML: delete the folder") from error
-    mine = dict(_leaves(parse_yaml(dump(recipe))))
+    mine = leaves(parse_yaml(dump(recipe)))
     for key in {**theirs, **mine} if theirs else ():  # a kill may have left it empty
         if key not in _FREE and theirs.get(key) != mine.get(key):
             raise UserError(
@@ -174,14 +174,6 @@ def check_output(recipe: TuneRecipe) -> None:
             )
     for number, setting in read_settings(folder).items():
         check_owner(make_trial(recipe, number, setting))
-
-
-def _leaves(section: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if not isinstance(section, dict):
-        yield prefix.rstrip("."), section
-        return
-    for key, value in section.items():
-        yield from _leaves(value, f"{prefix}{key}.")
 
 
 def read_settings(folder: Path) -> dict[int, Setting]:
