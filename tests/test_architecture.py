@@ -19,7 +19,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "ground": ("errors", "disk", "trust"),
     "pure": (
         *("positions", "curriculum", "draws", "yarn", "stats", "records", "config", "versions"),
-        *("thinking", "processes"),
+        *("thinking", "processes", "counting"),
     ),
     "method": ("method", "chat"),
     "text": ("sentences",),

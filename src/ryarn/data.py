@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ryarn.chat import completion_ids, prompt_ids
 from ryarn.config import parse
+from ryarn.counting import counting
 from ryarn.errors import UserError
 from ryarn.recipe import EvaluateConfig
 from ryarn.records import Example, write_jsonl
@@ -88,7 +89,7 @@ def write_rows(
     task = make_task(config)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for example in task.examples(tokenizer, split):
+        for example in counting(task.examples(tokenizer, split), "making rows"):
             prompt = len(prompt_ids(tokenizer, example.prompt))
             answer = len(completion_ids(tokenizer, example.completion))
             audits.setdefault(example.bin, _Audit()).add(example, prompt, answer)

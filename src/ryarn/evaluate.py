@@ -15,6 +15,7 @@ import numpy as np
 from ryarn.answering import check_answerer, make_answerer
 from ryarn.backends import Backend, Prompt
 from ryarn.chat import prompt_ids
+from ryarn.counting import counting
 from ryarn.disk import writing
 from ryarn.errors import UserError
 from ryarn.recipe import Recipe, recipe_method
@@ -109,7 +110,8 @@ def evaluate(recipe: Recipe) -> Path:
     if recipe_method(recipe.method).trains and is_checkable(recipe.train.data):
         check_apart(recipe.train.data, recipe.evaluate.data, recipe.evaluate.split)
     tokenizer = load_tokenizer(recipe.model)
-    examples = list(task.examples(tokenizer, recipe.evaluate.split))
+    made = task.examples(tokenizer, recipe.evaluate.split)
+    examples = list(counting(made, f"making {recipe.evaluate.split} rows"))
     _say(getattr(task, "notes", ()))
     answerer = make_answerer(recipe, tokenizer)
     run_evaluation(

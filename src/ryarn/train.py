@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ryarn.chat import completion_ids, prompt_ids
 from ryarn.checkpoints import check_loadable, drop_torn, loading
+from ryarn.counting import counting
 from ryarn.errors import UserError
 from ryarn.method import Method
 from ryarn.recipe import Recipe, TrainConfig, recipe_method
@@ -98,7 +99,7 @@ def train(recipe: Recipe, *, resume: bool = False, callbacks: Sequence[Any] = ()
     skeleton = load_skeleton(recipe.model)
     if skeleton is not None:
         check_method(skeleton, method)
-    rows = encode(task.examples(tokenizer, "train"), tokenizer, recipe.train.max_length)
+    rows = encode(_made(task, tokenizer, "train"), tokenizer, recipe.train.max_length)
     rows = replace(rows, notes=tuple(getattr(task, "notes", ())))
     held_out = _held_out(task, tokenizer, recipe.train)
     _check_rows(rows, method, recipe.train)
@@ -173,11 +174,16 @@ def _check_resumed(recipe: Recipe, rows: Rows, processes: int) -> None:
         )
 
 
+def _made(task: Task, tokenizer: Any, split: str) -> Iterator[Example]:
+    rows = task.examples(tokenizer, split)
+    return counting(rows, f"making {split} rows", shown=_processes().is_main_process)
+
+
 def _held_out(task: Task, tokenizer: Any, config: TrainConfig) -> Rows | None:
     if not config.held_out_rows:
         return None
     # Spread over the split: a task yields by question type and length, or a file by topic.
-    there = list(task.examples(tokenizer, "held-out"))
+    there = list(_made(task, tokenizer, "held-out"))
     wanted = min(config.held_out_rows, len(there))
     examples = [there[place * len(there) // wanted] for place in range(wanted)]
     rows = encode(examples, tokenizer, config.max_length)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ryarn.chat import completion_ids, prompt_ids
 from ryarn.cost.memory import Batch
+from ryarn.counting import counting
 from ryarn.errors import UserError
 from ryarn.paper.expected import expected_rows, hub_source
 from ryarn.records import Example
@@ -112,7 +113,8 @@ def read_rows(data: TaskConfig, split: str, tokenizer: Any, model: str) -> Rows:
     if isinstance(tokenizer, UserError):
         return Rows(_asked(data, split, model, tokenizer), f"there is no tokenizer ({tokenizer})")
     try:
-        return Rows(tuple(_counted(make_task(data).examples(tokenizer, split), tokenizer)))
+        made = counting(make_task(data).examples(tokenizer, split), f"making {split} rows")
+        return Rows(tuple(_counted(made, tokenizer)))
     except UserError as error:
         source = hub_source(data)
         if source is None:
