@@ -89,7 +89,7 @@ def write_rows(
     task = make_task(config)
 
     def rows() -> Iterator[dict[str, Any]]:
-        for example in counting(task.examples(tokenizer, split), "making rows"):
+        for example in counting(task.examples(tokenizer, split), f"making {split} rows"):
             prompt = len(prompt_ids(tokenizer, example.prompt))
             answer = len(completion_ids(tokenizer, example.completion))
             audits.setdefault(example.bin, _Audit()).add(example, prompt, answer)
